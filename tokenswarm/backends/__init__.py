@@ -1,0 +1,60 @@
+"""Protocols: how a prompt becomes a request and what an event of the answer means.
+
+A new engine is one file beside this one and one row in BACKENDS. A backend knows nothing of
+sockets or clocks: `build` makes a Request, `reader` gives a function that turns one event into
+a TokenEvent. Which protocols exist is in the table; which engine speaks which is in the README.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from tokenswarm.backends.openai_chat import OpenAIChat
+from tokenswarm.backends.openai_completions import OpenAICompletions
+from tokenswarm.records import BadInput, Prompt, Request, TokenEvent
+
+Reader = Callable[[bytes, str], TokenEvent]
+
+
+class Backend(Protocol):
+    """One protocol, set up for one workload.
+
+    path is below the base URL. streams is False for a protocol whose answer is one document.
+    closes is True where a clean end of the body is the protocol's own end mark.
+    """
+
+    path: str
+    health_path: str
+    models_path: str
+    metrics_path: str
+    streams: bool
+    closes: bool
+
+    def build(self, prompt: Prompt) -> Request:
+        """The request for a prompt. Raises BadInput for a prompt it cannot carry."""
+
+    def probe(self, prompt: Prompt) -> Request:
+        """The same for exactly one output token."""
+
+    def reader(self) -> Reader:
+        """A function for the events of one answer: (data, event name) -> TokenEvent.
+
+        It raises ValueError (or a subclass) for an event that is not what the protocol says.
+        """
+
+
+BACKENDS: dict[str, Callable[[Any], Backend]] = {
+    "openai-completions": OpenAICompletions,
+    "openai-chat": OpenAIChat,
+}
+
+
+def make(workload: Any) -> Backend:
+    """The backend that a workload names. Raises BadInput for one that does not exist."""
+    kind = workload.backend.kind
+    if kind not in BACKENDS:
+        raise BadInput(
+            f"backend.kind: unknown protocol '{kind}'. Expected one of: {', '.join(BACKENDS)}"
+        )
+    return BACKENDS[kind](workload)

@@ -1,0 +1,97 @@
+"""OpenAI chat: POST /v1/chat/completions, messages in, a stream of `choices[0].delta` out.
+
+A delta has up to three channels: the answer (`content`), reasoning (`reasoning_content`, or
+`reasoning` at newer servers) and tool calls. The first token of any of them is the first token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+
+from tokenswarm.backends import openai_common as common
+from tokenswarm.records import BadInput, Prompt, Request, TokenEvent
+
+
+class OpenAIChat:
+    """The chat protocol for one workload; see backends.Backend."""
+
+    health_path = "/health"
+    models_path = "/v1/models"
+    metrics_path = "/metrics"
+    streams = True
+    closes = False
+
+    def __init__(self, workload: Any) -> None:
+        self.workload = workload
+        self.path: str = workload.backend.path or "/v1/chat/completions"
+
+    def build(self, prompt: Prompt) -> Request:
+        """A streaming request for the prompt's messages."""
+        return Request(self.path, orjson.dumps(self._body(prompt)))
+
+    def probe(self, prompt: Prompt) -> Request:
+        """The same for exactly one output token."""
+        return Request(
+            self.path, orjson.dumps(common.one_token(self._body(prompt), self.workload))
+        )
+
+    def _body(self, prompt: Prompt) -> dict[str, Any]:
+        messages = prompt.messages
+        if messages is None:
+            if prompt.text is None:
+                raise BadInput(
+                    "prompts.as_token_ids: a chat endpoint takes text only: use backend.kind: "
+                    "openai-completions, or leave as_token_ids out"
+                )
+            messages = ({"role": "user", "content": prompt.text},)
+        body = common.fields(self.workload, prompt)
+        body["messages"] = messages
+        kwargs = getattr(self.workload.tokenizer, "chat_template_kwargs", None)
+        if kwargs:
+            body["chat_template_kwargs"] = dict(kwargs)
+        return common.merge(body, self.workload.backend.extra_body)
+
+    def reader(self) -> Callable[[bytes, str], TokenEvent]:
+        """Events carry no state from one to the next."""
+        return parse
+
+
+def parse(data: bytes, name: str) -> TokenEvent:
+    """One chat chunk."""
+    if data.strip() == common.DONE:
+        return TokenEvent(end=True)
+    chunk = common.load_chunk(data)
+    if (error := common.failed(chunk, name)) is not None:
+        return error
+    event = TokenEvent(usage=common.usage_of(chunk))
+    choices = chunk.get("choices")
+    if choices and isinstance(choices, list) and isinstance(choices[0], dict):
+        choice = choices[0]
+        event.finish_reason = choice.get("finish_reason") or None
+        delta = choice.get("delta")
+        if isinstance(delta, dict):
+            event.text = common.text_of(delta.get("content"))
+            event.reasoning = common.text_of(
+                delta.get("reasoning_content") or delta.get("reasoning")
+            )
+            event.tool = _tool_text(delta)
+            event.tokens = common.token_count(choice)
+    return event
+
+
+def _tool_text(delta: dict[str, Any]) -> str:
+    """Names and arguments of tool calls: generated tokens like any others."""
+    calls = delta.get("tool_calls")
+    if calls is None and isinstance(delta.get("function_call"), dict):
+        calls = [{"function": delta["function_call"]}]
+    if not isinstance(calls, list):
+        return ""
+    functions = [c["function"] for c in calls if isinstance(c, dict) and c.get("function")]
+    return "".join(
+        common.text_of(f.get("name")) + common.text_of(f.get("arguments"))
+        for f in functions
+        if isinstance(f, dict)
+    )

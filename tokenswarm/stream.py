@@ -1,0 +1,365 @@
+"""One answer, from bytes to stamped token events, and what became of the request.
+
+Stream is what a connection feeds: HTTP callbacks in, events through the SSE parser and the
+protocol's reader, stamps and texts kept. It runs in the hub's callback, so it does only what
+must be done once a token. `settle` then fills the facts into a Record.
+
+The one subtle rule: what an answer is worth is decided once, in `verdict`, from facts gathered
+while reading; an event after the protocol's end mark never counts.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+
+from tokenswarm.backends import Backend, Reader
+from tokenswarm.backends.openai_common import error_text
+from tokenswarm.measure import spread_lagged
+from tokenswarm.records import Outcome, Record, TokenEvent, Usage
+from tokenswarm.sse import EventTooLong, SseParser
+from tokenswarm.transport import AnswerError, LoopClock, TransportError
+
+LAG_NS = 1_000_000  # a loop turn longer than this may have let events pile up
+_KEPT_BODY_BYTES = 65536
+_KEPT_ERROR_CHARS = 300
+_INFLATE_STEP = 1 << 20
+
+
+class Stream:
+    """The answer to one request; see transport.Answer for the attributes a connection reads."""
+
+    def __init__(self, backend: Backend, clock: LoopClock, live: Live) -> None:
+        self._parser: Any = None
+        self._read: Reader = backend.reader()
+        self._streams = backend.streams
+        self._closes = backend.closes
+        self._clock = clock
+        self._live = live
+        self._sse = SseParser()
+        self._headers: dict[bytes, bytes] = {}
+        self._inflate: Any = None
+        self._is_stream = False
+        self._body = bytearray()
+        self._texts: list[str] = []
+        self._before = 0
+        self.read_ns = 0
+        self.complete = False
+        self.keep_alive = False
+        self.until_close = False
+        self.last_token_ns: int | None = None
+        self.ended_ns: int | None = None
+        self.status: int | None = None
+        self.event_ns: list[int] = []
+        self.event_tokens: list[int | None] = []
+        self.reads = 0
+        self.batched_reads = 0
+        self.coalesced_reads = 0
+        self.unstamped_reads = 0
+        self.longest_gap_ns: int | None = None
+        self.first_answer_ns: int | None = None
+        self.usage: Usage | None = None
+        self.finish_reason: str | None = None
+        self.error: str | None = None
+        self.malformed: str | None = None
+
+    # -- httptools' callbacks ------------------------------------------------------------------
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Keep a header; a server that sends endless ones is cut off."""
+        if len(self._headers) > 200:
+            raise AnswerError(Outcome.MALFORMED, "more than 200 response headers")
+        self._headers[name.lower()] = value
+
+    def on_status(self, status: bytes) -> None:
+        """A new status line: forget an interim response's headers."""
+        self._headers.clear()
+
+    def attach(self, parser: Any) -> None:
+        """The parser that will call back; it alone knows the status."""
+        self._parser = parser
+
+    def on_headers_complete(self) -> None:
+        """Status and headers are known: decide how to read the body."""
+        self.status = status = self._parser.get_status_code()
+        media = self._headers.get(b"content-type", b"").split(b";")[0].strip().lower()
+        sse = media in (b"text/event-stream", b"")
+        self._is_stream = self._streams and status == 200 and sse
+        encoding = self._headers.get(b"content-encoding", b"identity").strip().lower()
+        if encoding in (b"gzip", b"deflate", b"x-gzip"):
+            self._inflate = zlib.decompressobj(zlib.MAX_WBITS | 32)
+        elif encoding not in (b"identity", b""):
+            raise AnswerError(
+                Outcome.MALFORMED,
+                f"content-encoding {encoding.decode('latin-1')!r} was not asked for",
+            )
+        self.until_close = (
+            b"content-length" not in self._headers
+            and b"chunked" not in self._headers.get(b"transfer-encoding", b"").lower()
+        )
+
+    def on_body(self, data: bytes) -> None:
+        """A piece of the body, stamped read_ns."""
+        if self._inflate is None:
+            self._take(data)
+            return
+        try:
+            # piecewise, so that a small body that inflates to gigabytes needs no memory
+            piece = self._inflate.decompress(data, _INFLATE_STEP)
+            while piece:
+                self._take(piece)
+                piece = self._inflate.decompress(self._inflate.unconsumed_tail, _INFLATE_STEP)
+        except zlib.error as e:
+            raise AnswerError(Outcome.MALFORMED, f"broken compression: {e}") from None
+
+    def on_message_complete(self) -> None:
+        """The body is complete, unless it was an interim (1xx) response."""
+        if self.status is None or self.status >= 200:
+            self.complete = True
+            self.keep_alive = self._parser.should_keep_alive()  # llhttp forgets it afterwards
+
+    # -- the body ------------------------------------------------------------------------------
+
+    def _take(self, data: bytes) -> None:
+        if not self._is_stream:
+            if len(self._body) < _KEPT_BODY_BYTES:
+                self._body += data
+            return
+        try:
+            events = self._sse.feed(data)
+        except EventTooLong as e:
+            raise AnswerError(Outcome.MALFORMED, str(e)) from None
+        for payload, name in events:
+            self._event(payload, name)
+
+    def _event(self, payload: bytes, name: str) -> None:
+        if self.ended_ns is not None:
+            return
+        try:
+            event = self._read(payload, name)
+        except ValueError as e:
+            if self.malformed is None:
+                shown = payload[:80].decode("utf-8", "replace")
+                self.malformed = f"event {shown!r}: {str(e)[:100]}"
+            return
+        self._note(event)
+
+    def _note(self, event: TokenEvent) -> None:
+        text = event.text
+        if text or event.reasoning or event.tool:
+            self.event_ns.append(self.read_ns)
+            self.event_tokens.append(event.tokens)
+            if text:
+                self._texts.append(text)
+                if self.first_answer_ns is None:
+                    self.first_answer_ns = self.read_ns
+            if event.reasoning:
+                self._texts.append(event.reasoning)
+            if event.tool:
+                self._texts.append(event.tool)
+        if event.usage is not None:
+            self.usage = event.usage
+        if event.finish_reason is not None:
+            self.finish_reason = event.finish_reason
+        if event.error is not None and self.error is None:
+            self.error = event.error
+        if event.end:
+            self.ended_ns = self.read_ns
+
+    def after_read(self, stamped: bool) -> None:
+        """Account for a read: how many token events it brought, and whose doing that was."""
+        n = len(self.event_ns) - self._before
+        if not n:
+            return
+        self.reads += 1
+        self._live.tokens += n
+        if not stamped:
+            self.unstamped_reads += 1
+        last = self.last_token_ns
+        if last is not None:
+            gap = self.read_ns - last
+            if self.longest_gap_ns is None or gap > self.longest_gap_ns:
+                self.longest_gap_ns = gap
+        self.last_token_ns = self.read_ns
+        if n > 1:
+            lagging = self._clock.lag_ns() > LAG_NS
+            if lagging:
+                self.coalesced_reads += 1
+            else:
+                self.batched_reads += 1
+            spread_lagged(self.event_ns, self._before, lagging)
+        self._before += n
+
+    # -- afterwards ----------------------------------------------------------------------------
+
+    def end_of_body(self) -> None:
+        """Look at what the end of the body left behind: an unterminated end mark, a document."""
+        if self._is_stream:
+            before = self.malformed
+            for payload, name in self._sse.finish():
+                self._event(payload, name)
+            self.malformed = before  # cut off is truncated, not malformed
+            self.after_read(stamped=True)
+        elif not self._streams and self.status == 200:
+            self._event(bytes(self._body), "")
+            self.after_read(stamped=True)
+
+    @property
+    def text(self) -> str:
+        """All generated text, channels in the order they came."""
+        return "".join(self._texts)
+
+    def retry_after_s(self) -> float | None:
+        """Seconds that the server asks to wait; None without a number of seconds."""
+        try:
+            return max(0.0, float(self._headers[b"retry-after"]))
+        except (KeyError, ValueError):
+            return None
+
+    def _body_text(self) -> str:
+        """What an error body says, in one short line."""
+        body = bytes(self._body)
+        try:
+            document = orjson.loads(body)
+        except ValueError:
+            return " ".join(body.decode("utf-8", "replace").split())
+        if isinstance(document, dict):
+            for key in ("error", "detail", "message"):
+                if document.get(key):
+                    return error_text(document[key])
+        return body.decode("utf-8", "replace")
+
+    def verdict(self, failure: TransportError | None) -> tuple[Outcome, str | None]:
+        """Outcome and error text, before the wanted length is looked at.
+
+        failure is why the exchange ended early; None when the body came to its end.
+        """
+        if failure is not None and failure.outcome is not Outcome.CONNECTION_LOST:
+            return failure.outcome, failure.text
+        status = self.status
+        if status is not None and status != 200:
+            return self._status_verdict(status)
+        if failure is not None and self.ended_ns is None:
+            return Outcome.CONNECTION_LOST, failure.text
+        if not self._is_stream and self._streams:
+            return self._document_verdict()
+        if self.error is not None:
+            return Outcome.STREAM_ERROR, self.error
+        if self.malformed is not None:
+            return Outcome.MALFORMED, self.malformed
+        closed = self._closes or not self._streams
+        if self.ended_ns is None and self.finish_reason is None and not closed:
+            return Outcome.TRUNCATED, "the stream ended without its end mark or a finish reason"
+        if not self.event_ns:
+            if closed and self.ended_ns is None and self.finish_reason is None:
+                return Outcome.TRUNCATED, "the body ended without a token"
+            return Outcome.EMPTY, "well-formed, but without a token"
+        return Outcome.OK, None
+
+    def _status_verdict(self, status: int) -> tuple[Outcome, str]:
+        text = f"HTTP {status}"
+        if 300 <= status < 400 and b"location" in self._headers:
+            to = self._headers[b"location"].decode("latin-1")
+            return Outcome.HTTP_ERROR, f"{text}: redirect to {to}, not followed: give that as --host"
+        if said := self._body_text():
+            text = f"{text}: {said}"
+        throttled = status == 429 or (status == 503 and b"retry-after" in self._headers)
+        return (Outcome.THROTTLED if throttled else Outcome.HTTP_ERROR), text
+
+    def _document_verdict(self) -> tuple[Outcome, str]:
+        try:
+            document = orjson.loads(bytes(self._body))
+        except ValueError:
+            document = None
+        if isinstance(document, dict) and document.get("error"):
+            return Outcome.STREAM_ERROR, error_text(document["error"])
+        media = self._headers.get(b"content-type", b"nothing").decode("latin-1")
+        return (
+            Outcome.NOT_STREAM,
+            f"expected Content-Type 'text/event-stream', got '{media}'. "
+            "Is streaming off on this server?",
+        )
+
+
+class Live:
+    """Token events read so far by this process, for the live view."""
+
+    __slots__ = ("tokens",)
+
+    def __init__(self) -> None:
+        self.tokens = 0
+
+
+def settle(
+    record: Record,
+    stream: Stream,
+    failure: TransportError | None,
+    exact_output: bool,
+    count: Callable[[str], int] | None,
+    redact: Callable[[str], str],
+) -> None:
+    """Fill what the stream knows into its record, the outcome last.
+
+    count turns the answer's text into tokens where the server gave no usage; None when there is
+    no tokenizer. redact takes secrets out of texts that came from the server.
+    """
+    record.http_status = stream.status
+    record.event_ns = stream.event_ns
+    record.reads = stream.reads
+    record.coalesced_reads = stream.coalesced_reads
+    record.unstamped_reads = stream.unstamped_reads
+    record.longest_gap_ns = stream.longest_gap_ns
+    record.first_answer_ns = stream.first_answer_ns
+    record.finish_reason = stream.finish_reason
+    text = stream.text
+    record.output_chars = len(text)
+    record.end_ns = stream.ended_ns or (stream.read_ns or None)
+    _count_tokens(record, stream, text, count)
+    record.outcome, error = stream.verdict(failure)
+    if record.outcome is Outcome.OK and exact_output:
+        error = _short(record, stream)
+        if error:
+            record.outcome = Outcome.SHORT_OUTPUT
+    if error is not None:
+        record.error = redact(" ".join(error.split()))[:_KEPT_ERROR_CHARS]
+
+
+def _count_tokens(
+    record: Record, stream: Stream, text: str, count: Callable[[str], int] | None
+) -> None:
+    usage = stream.usage
+    if usage is not None and usage.prompt_tokens is not None:
+        record.prompt_tokens, record.prompt_tokens_source = usage.prompt_tokens, "usage"
+    if usage is not None:
+        record.cached_tokens = usage.cached_tokens
+    if stream.event_tokens and stream.event_tokens[0]:
+        record.first_event_tokens = stream.event_tokens[0]
+    if usage is not None and usage.output_tokens is not None:
+        record.output_tokens, record.output_tokens_source = usage.output_tokens, "usage"
+    elif not stream.event_ns:
+        return
+    elif all(stream.event_tokens):
+        record.output_tokens = sum(n or 0 for n in stream.event_tokens)
+        record.output_tokens_source = "usage"
+    elif count is not None:
+        record.output_tokens, record.output_tokens_source = count(text), "tokenizer"
+    else:
+        record.output_tokens, record.output_tokens_source = len(stream.event_ns), "events"
+
+
+def _short(record: Record, stream: Stream) -> str | None:
+    """Why an answer of a wanted exact length is too short; None when it is not.
+
+    Without the server's own count, text that is tokenised again may come out a little shorter
+    than it was generated, so the finish reason has a say too.
+    """
+    wanted, got = record.output_tokens_expected, record.output_tokens
+    if wanted is None or got is None or got >= wanted:
+        return None
+    sure = record.output_tokens_source == "usage"
+    if not sure and (stream.finish_reason == "length" or len(stream.event_ns) >= wanted):
+        return None
+    return f"{got} of {wanted} output tokens (finish reason {stream.finish_reason or 'not given'})"

@@ -1,0 +1,556 @@
+"""The only client socket and the only clock: send one request, hand out stamped reads.
+
+A connection has one persistent io watcher, whose callback runs in the hub: it reads with
+recvmsg, takes the kernel's receive time from the ancillary data (SO_TIMESTAMPNS), feeds the
+HTTP parser and returns. The greenlet that sent the request wakes once, when the answer is
+complete. This module knows HTTP/1.1 framing and TLS, nothing of events or tokens.
+
+The one subtle rule: a callback never switches greenlets and never raises. Stamps are
+CLOCK_REALTIME, because the kernel's are; `sent_ns` is taken from the same clock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+import ssl
+import struct
+import time
+from dataclasses import dataclass
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+import gevent.socket
+import httptools
+from gevent import get_hub
+from gevent.event import Event
+
+from tokenswarm import __version__
+from tokenswarm.records import BadInput, Outcome
+
+SO_TIMESTAMPNS = 35
+_TIMESPEC = struct.Struct("@ll")
+_CMSG_SPACE = socket.CMSG_SPACE(_TIMESPEC.size)
+_READ_BYTES = 65536
+_READ_EVENT = 1  # libev's EV_READ
+_SWEEP_S = 0.05
+_MAX_IDLE_NS = 4_000_000_000  # common servers close idle connections after 5 s
+_TAIL_NS = 250_000_000  # how long the end of the body may follow the protocol's end mark
+NS = 1_000_000_000
+USER_AGENT = f"tokenswarm/{__version__}"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where requests go: one base URL, taken apart."""
+
+    url: str
+    tls: bool
+    host: str
+    port: int
+    prefix: str
+
+    def path(self, path: str) -> str:
+        """A protocol's path below the base URL; '/v1' is not doubled when both have it."""
+        if self.prefix.endswith("/v1") and path.startswith("/v1/"):
+            return self.prefix + path[3:]
+        return self.prefix + path
+
+    @property
+    def host_header(self) -> str:
+        """Value of the Host header."""
+        name = f"[{self.host}]" if ":" in self.host else self.host
+        return name if self.port == (443 if self.tls else 80) else f"{name}:{self.port}"
+
+
+def parse_url(url: str) -> Target:
+    """A base URL, e.g. http://[::1]:8000/proxy/v1. Raises BadInput for anything else."""
+    example = "expected something like http://127.0.0.1:8000 or https://host/path"
+    try:
+        parts = urlsplit(url.strip())
+        port = parts.port
+    except ValueError as e:
+        raise BadInput(f"--host {url!r}: {e}; {example}") from None
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise BadInput(f"--host {url!r}: not an http or https URL; {example}")
+    if parts.username or parts.password:
+        raise BadInput(
+            "--host: a user or password in the URL would end up in reports; "
+            "put the key into an environment variable and name it in backend.api_key_env"
+        )
+    if parts.query or parts.fragment:
+        raise BadInput(f"--host {url!r}: a base URL has no '?' or '#' part; {example}")
+    tls = parts.scheme == "https"
+    return Target(
+        url.strip(), tls, parts.hostname, port or (443 if tls else 80), parts.path.rstrip("/")
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """Seconds; None for no limit. first_token and total count from sent, stall between tokens."""
+
+    connect: float | None = 10.0
+    first_token: float | None = 600.0
+    stall: float | None = 120.0
+    total: float | None = None
+
+
+class TransportError(Exception):
+    """Why no complete answer came; outcome says which kind."""
+
+    def __init__(self, outcome: Outcome, text: str) -> None:
+        super().__init__(text)
+        self.outcome = outcome
+        self.text = text
+
+
+class Answer(Protocol):
+    """What a connection feeds: httptools' callbacks, plus a call around each read.
+
+    last_token_ns is when a token last came (None before the first), ended_ns when the
+    protocol's own end mark came: both decide on time-outs. until_close is True for a body that
+    only the end of the connection ends.
+    """
+
+    read_ns: int
+    complete: bool
+    keep_alive: bool
+    until_close: bool
+    last_token_ns: int | None
+    ended_ns: int | None
+
+    def attach(self, parser: Any) -> None:
+        """The HTTP parser that will call back, before anything is sent."""
+
+    def after_read(self, stamped: bool) -> None:
+        """All that a read brought was parsed."""
+
+
+class LoopClock:
+    """How long the loop's turns take, to tell our own lag from a server that batches."""
+
+    def __init__(self) -> None:
+        self.turn_start_ns = time.monotonic_ns()
+        self.last_turn_ns = 0
+        loop = get_hub().loop
+        self._check = loop.check()
+        self._check.start(self._turn_starts)
+        self._prepare = loop.prepare()
+        self._prepare.start(self._turn_ends)
+
+    def _turn_starts(self) -> None:
+        self.turn_start_ns = time.monotonic_ns()
+
+    def _turn_ends(self) -> None:
+        self.last_turn_ns = time.monotonic_ns() - self.turn_start_ns
+
+    def lag_ns(self) -> int:
+        """Longest that an event may have waited unread: the turn before, or this one so far."""
+        return max(self.last_turn_ns, time.monotonic_ns() - self.turn_start_ns)
+
+    def close(self) -> None:
+        """Stop watching the loop."""
+        self._check.stop()
+        self._prepare.stop()
+
+
+class Connection:
+    """One socket, for one request at a time."""
+
+    __slots__ = (
+        "_answer", "_done", "_error", "_in", "_out", "_parser", "_raw", "_recvmsg", "_sock",
+        "_tls", "_watcher", "connect_ns", "idle_since_ns", "reusable", "sent_ns", "target",
+        "upload_ns",
+    )  # fmt: skip
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self._sock: Any = None
+        self._tls: ssl.SSLObject | None = None
+        self._in = self._out = None
+        self._answer: Any = None
+        self._error: TransportError | None = None
+        self._done = Event()
+        self.reusable = False
+        self.connect_ns: int | None = None
+        self.sent_ns: int | None = None
+        self.upload_ns: int | None = None
+        self.idle_since_ns = 0
+
+    def open(self, timeout_s: float | None, tls: ssl.SSLContext | None) -> None:
+        """Look the name up, connect and, for https, shake hands.
+
+        Raises TransportError (connect_error). Afterwards connect_ns says how long it took.
+        """
+        began = time.monotonic_ns()
+        timeout = gevent.Timeout(timeout_s) if timeout_s else None
+        if timeout:
+            timeout.start()
+        try:
+            self._connect()
+            if self.target.tls:
+                assert tls is not None
+                self._handshake(tls)
+        except gevent.Timeout as fired:
+            if fired is not timeout:
+                raise
+            self.close()
+            raise self._connect_error(f"no connection within {timeout_s:g} s") from None
+        except ssl.SSLCertVerificationError as e:
+            self.close()
+            raise self._connect_error(
+                f"certificate not trusted: {e.verify_message} (backend.ca_file, backend.insecure)"
+            ) from None
+        except OSError as e:  # ssl.SSLError is one
+            self.close()
+            raise self._connect_error(_os_error_text(e)) from None
+        finally:
+            if timeout:
+                timeout.close()
+        self.connect_ns = time.monotonic_ns() - began
+
+    def _connect_error(self, text: str) -> TransportError:
+        where = f"{self.target.host}:{self.target.port}"
+        return TransportError(Outcome.CONNECT_ERROR, f"{where}: {text}")
+
+    def _connect(self) -> None:
+        sock = gevent.socket.create_connection((self.target.host, self.target.port))
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with contextlib.suppress(OSError):  # some stacks lack it; each unstamped read is counted
+            sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+        self._sock = sock
+        self._raw = sock._sock  # the plain socket: a callback must never switch greenlets
+        self._recvmsg = self._raw.recvmsg
+        self._watcher = get_hub().loop.io(sock.fileno(), _READ_EVENT)
+
+    def _handshake(self, context: ssl.SSLContext) -> None:
+        # Through MemoryBIO, because an SSLSocket hides the ancillary data with the stamps.
+        self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._in, self._out, server_hostname=self.target.host)
+        while True:
+            try:
+                self._tls.do_handshake()
+            except ssl.SSLWantReadError:
+                self._sock.sendall(self._out.read())
+                data = self._sock.recv(_READ_BYTES)
+                if not data:
+                    raise ConnectionResetError(
+                        errno.ECONNRESET, "closed during the TLS handshake"
+                    ) from None
+                self._in.write(data)
+            else:
+                break
+        self._sock.sendall(self._out.read())
+
+    def exchange(self, payload: bytes, answer: Any) -> None:
+        """Send a request and block this greenlet until its answer is complete.
+
+        Raises TransportError: timeouts, a lost connection, or `cancel`'s outcome. sent_ns is
+        set before the first byte is written, upload_ns when handing the bytes over took > 1 ms.
+        """
+        if self._error is not None:  # cancelled while it was connecting
+            raise self._error
+        self._answer = answer
+        self._done.clear()
+        self.reusable = False
+        self.upload_ns = None
+        self._parser = httptools.HttpResponseParser(answer)
+        answer.attach(self._parser)
+        self.sent_ns = time.time_ns()
+        began = time.monotonic_ns()
+        try:
+            self._sock.sendall(self._seal(payload))
+        except OSError as e:
+            # The server may have answered (413, 503) and closed before it read everything.
+            if self._error is None:
+                self._error = TransportError(Outcome.CONNECTION_LOST, _os_error_text(e))
+        took = time.monotonic_ns() - began
+        if took > 1_000_000:
+            self.upload_ns = took
+        if self._error is not None and self._error.outcome is not Outcome.CONNECTION_LOST:
+            raise self._error
+        sending_failed, self._error = self._error, None
+        self._watcher.start(self._readable)
+        try:
+            self._done.wait()
+        finally:
+            self._watcher.stop()
+            self._answer = None
+        if self._error is not None:
+            raise sending_failed or self._error
+
+    def _seal(self, payload: bytes) -> bytes:
+        if self._tls is None:
+            return payload
+        assert self._out is not None
+        self._tls.write(payload)
+        return self._out.read()
+
+    def _readable(self) -> None:
+        # The hot path: once a token. Between the read and its stamp nothing else may happen.
+        try:
+            data, ancillary, _, _ = self._recvmsg(_READ_BYTES, _CMSG_SPACE)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as e:
+            self._fail(Outcome.CONNECTION_LOST, _os_error_text(e))
+            return
+        answer = self._answer
+        if ancillary:
+            seconds, nanoseconds = _TIMESPEC.unpack(ancillary[0][2])
+            answer.read_ns = seconds * NS + nanoseconds
+        else:
+            answer.read_ns = time.time_ns()
+        if not data:
+            self._closed_by_server()
+            return
+        try:
+            if self._tls is None:
+                self._parser.feed_data(data)
+            else:
+                self._feed_tls(data)
+            answer.after_read(bool(ancillary))
+        except httptools.HttpParserUpgrade:
+            self._fail(Outcome.MALFORMED, "the server switched protocols")
+        except httptools.HttpParserError as e:
+            cause = e.__context__
+            if isinstance(cause, AnswerError):
+                self._fail(cause.outcome, str(cause))
+            elif isinstance(e, httptools.HttpParserCallbackError):
+                self._fail(Outcome.INTERNAL_ERROR, f"{type(cause).__name__}: {cause}")
+            else:
+                self._fail(Outcome.CONNECTION_LOST, f"broken HTTP framing: {e}")
+        except AnswerError as e:
+            self._fail(e.outcome, str(e))
+        except Exception as e:  # noqa: BLE001 - our own fault: an outcome, never a dead worker
+            self._fail(Outcome.INTERNAL_ERROR, f"{type(e).__name__}: {e}")
+        else:
+            if answer.complete:
+                self.reusable = answer.keep_alive
+                self._done.set()
+
+    def _feed_tls(self, data: bytes) -> None:
+        assert self._tls is not None
+        assert self._in is not None
+        self._in.write(data)
+        while not self._answer.complete:
+            try:
+                plain = self._tls.read(_READ_BYTES)
+            except ssl.SSLWantReadError:
+                return
+            except ssl.SSLError as e:
+                if isinstance(e, ssl.SSLZeroReturnError):
+                    self._closed_by_server()
+                else:
+                    self._fail(Outcome.CONNECTION_LOST, f"TLS: {e.reason or e}")
+                return
+            if not plain:
+                self._closed_by_server()
+                return
+            self._parser.feed_data(plain)
+
+    def _closed_by_server(self) -> None:
+        answer = self._answer
+        if not answer.complete:
+            if answer.ended_ns is not None or answer.until_close:
+                answer.complete = True
+            else:
+                self._fail(Outcome.CONNECTION_LOST, "the server closed before the answer's end")
+                return
+        self._done.set()
+
+    def _fail(self, outcome: Outcome, text: str) -> None:
+        if self._error is None:
+            self._error = TransportError(outcome, text)
+        self.reusable = False
+        self._done.set()
+
+    def cancel(self, outcome: Outcome, text: str) -> None:
+        """End the exchange in flight from outside; its greenlet gets a TransportError."""
+        if self._done.is_set():
+            return
+        self._fail(outcome, text)
+        if self._answer is not None:
+            with contextlib.suppress(OSError):
+                self._raw.shutdown(socket.SHUT_RDWR)  # wakes a sendall that waits
+
+    def check(self, now_ns: int, timeouts: Timeouts) -> None:
+        """Apply the time-outs; called by the sweep, in the hub."""
+        answer, sent = self._answer, self.sent_ns
+        if answer is None or sent is None or self._done.is_set():
+            return
+        if answer.ended_ns is not None:
+            if now_ns - answer.ended_ns > _TAIL_NS:  # everything came but the end of the body
+                answer.complete = True
+                self._done.set()
+            return
+        if timeouts.total is not None and now_ns - sent > timeouts.total * NS:
+            self.cancel(Outcome.TIMEOUT_TOTAL, f"not complete within {timeouts.total:g} s")
+            return
+        last = answer.last_token_ns
+        if last is None:
+            limit = timeouts.first_token
+            if limit is not None and now_ns - sent > limit * NS:
+                self.cancel(Outcome.TIMEOUT_FIRST_TOKEN, f"no token within {limit:g} s")
+        elif timeouts.stall is not None and now_ns - last > timeouts.stall * NS:
+            self.cancel(Outcome.TIMEOUT_STALLED, f"no further token for {timeouts.stall:g} s")
+
+    def still_open(self) -> bool:
+        """False when the server has closed an idle connection, or sent what nobody asked for."""
+        try:
+            self._raw.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        return False
+
+    def close(self) -> None:
+        """Close the socket; safe to call twice."""
+        if self._sock is not None:
+            if getattr(self, "_watcher", None) is not None:
+                self._watcher.stop()
+                self._watcher.close()
+            self._sock.close()
+            self._sock = None
+
+
+class AnswerError(Exception):
+    """Raised inside an Answer's callbacks to end the exchange with this outcome."""
+
+    def __init__(self, outcome: Outcome, text: str) -> None:
+        super().__init__(text)
+        self.outcome = outcome
+
+
+def _os_error_text(e: OSError) -> str:
+    if isinstance(e, socket.gaierror):
+        return f"name not known ({e.strerror or e})"
+    if e.errno in (errno.EMFILE, errno.ENFILE):
+        return "no file descriptor left (raise `ulimit -n`, or use more workers)"
+    if e.errno == errno.EADDRNOTAVAIL:
+        return "no local port left (raise net.ipv4.ip_local_port_range, or use more hosts)"
+    if e.errno is not None:
+        return f"{os.strerror(e.errno)} [{errno.errorcode.get(e.errno, e.errno)}]"
+    return str(e) or type(e).__name__
+
+
+def tls_context(ca_file: str | None, insecure: bool) -> ssl.SSLContext:
+    """Client TLS settings. Raises BadInput when ca_file cannot be read."""
+    try:
+        context = ssl.create_default_context(cafile=ca_file)
+    except (OSError, ssl.SSLError) as e:
+        raise BadInput(f"backend.ca_file: cannot read '{ca_file}': {e}") from None
+    if insecure:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+class Transport:
+    """A worker's connections to one target: opened, kept alive, reused, swept for time-outs."""
+
+    def __init__(
+        self,
+        target: Target,
+        timeouts: Timeouts,
+        headers: tuple[tuple[str, str], ...] = (),
+        tls: ssl.SSLContext | None = None,
+        keep_alive: bool = True,
+    ) -> None:
+        self.target = target
+        self.timeouts = timeouts
+        self.tls = tls
+        self.keep_alive = keep_alive
+        self.in_flight: set[Connection] = set()
+        self._idle: list[Connection] = []
+        self._heads: dict[str, bytes] = {}
+        self._headers = headers
+        self._sweep = get_hub().loop.timer(_SWEEP_S, _SWEEP_S)
+        self._sweep.start(self._check_all)
+
+    def head(self, path: str, method: str = "POST") -> bytes:
+        """Request line and headers up to the value of Content-Length."""
+        key = f"{method} {path}"
+        found = self._heads.get(key)
+        if found is None:
+            lines = [
+                f"{method} {self.target.path(path)} HTTP/1.1",
+                f"Host: {self.target.host_header}",
+                f"User-Agent: {USER_AGENT}",
+                "Accept: text/event-stream, application/json",
+                "Accept-Encoding: identity",
+                "Content-Type: application/json",
+                *(["Connection: close"] if not self.keep_alive else []),
+                *(f"{name}: {value}" for name, value in self._headers),
+                "Content-Length: ",
+            ]
+            found = self._heads[key] = "\r\n".join(lines).encode("utf-8")
+        return found
+
+    def send(self, path: str, body: bytes, answer: Any, method: str = "POST") -> Connection:
+        """One request; blocks until its answer is complete.
+
+        Returns the connection, for sent_ns, connect_ns and upload_ns; it already serves others.
+        Raises TransportError, whose `connection` attribute is that connection.
+        """
+        connection = self._take()
+        fresh = connection is None
+        if connection is None:
+            connection = Connection(self.target)
+        self.in_flight.add(connection)
+        try:
+            if fresh:
+                connection.open(self.timeouts.connect, self.tls)
+            else:
+                connection.connect_ns = None
+            connection.exchange(b"%b%d\r\n\r\n%b" % (self.head(path, method), len(body), body), answer)
+        except TransportError as e:
+            connection.close()
+            e.connection = connection  # type: ignore[attr-defined]
+            raise
+        except BaseException:
+            connection.close()
+            raise
+        finally:
+            self.in_flight.discard(connection)
+        if connection.reusable and self.keep_alive:
+            connection.idle_since_ns = time.monotonic_ns()
+            self._idle.append(connection)
+        else:
+            connection.close()
+        return connection
+
+    def _take(self) -> Connection | None:
+        now = time.monotonic_ns()
+        while self._idle:
+            connection = self._idle.pop()
+            if now - connection.idle_since_ns < _MAX_IDLE_NS and connection.still_open():
+                return connection
+            connection.close()
+        return None
+
+    def _check_all(self) -> None:
+        now = time.time_ns()
+        for connection in tuple(self.in_flight):
+            connection.check(now, self.timeouts)
+
+    def cancel_all(self, text: str) -> int:
+        """End every exchange in flight as cancelled; returns how many there were."""
+        connections = tuple(self.in_flight)
+        for connection in connections:
+            connection.cancel(Outcome.CANCELLED, text)
+        return len(connections)
+
+    def close(self) -> None:
+        """Close all connections and stop the sweep."""
+        self._sweep.stop()
+        for connection in (*self._idle, *self.in_flight):
+            connection.close()
+        self._idle.clear()
+
+
