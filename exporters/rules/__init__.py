@@ -1,0 +1,1 @@
+"""Prometheus rules, and their copy for the Prometheus Operator."""
