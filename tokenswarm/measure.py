@@ -202,7 +202,10 @@ def values(record: Record, metric: Metric) -> list[int]:
     value = metric.function(record)
     if value is None:
         return []
-    return value if isinstance(value, list) else [value]
+    samples = value if isinstance(value, list) else [value]
+    # Only a clock that was set back gives a negative one (it makes the run invalid, clock_step):
+    # such a sample is not a measurement, and must not end the loop that counts it.
+    return samples if not samples or min(samples) >= 0 else [v for v in samples if v >= 0]
 
 
 def spread_lagged(stamps: list[int], first: int, lagging: bool) -> None:

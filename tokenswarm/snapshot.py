@@ -299,7 +299,9 @@ class Snapshot:
     live_tokens counts token events as they are read, long before their request ends: for the
     live view only. exhausted_s is when a slot of this worker first found no more requests to
     send (seconds since the plan's start), None before that. records is the number of request
-    records written. series travels only with the last snapshot of a run.
+    records written. first_sent_s and last_event_s are when the first request was sent and the
+    last one ended, seconds since the plan's start. series travels only with the last snapshot
+    of a run.
     """
 
     stages: list[StageStats] = field(default_factory=list)
@@ -308,6 +310,7 @@ class Snapshot:
     live_tokens: int = 0
     exhausted_s: float | None = None
     records: int = 0
+    first_sent_s: float | None = None
     last_event_s: float | None = None
 
     def stage(self, index: int) -> StageStats:
@@ -333,7 +336,7 @@ class Snapshot:
         self.health.in_flight += other.health.in_flight
         self.live_tokens += other.live_tokens
         self.records += other.records
-        for name, choose in (("exhausted_s", min), ("last_event_s", max)):
+        for name, choose in (("exhausted_s", min), ("first_sent_s", min), ("last_event_s", max)):
             mine, theirs = getattr(self, name), getattr(other, name)
             known = [v for v in (mine, theirs) if v is not None]
             setattr(self, name, choose(known) if known else None)
@@ -347,6 +350,7 @@ class Snapshot:
             "live_tokens": self.live_tokens,
             "exhausted_s": self.exhausted_s,
             "records": self.records,
+            "first_sent_s": self.first_sent_s,
             "last_event_s": self.last_event_s,
         }
 
@@ -360,6 +364,7 @@ class Snapshot:
             live_tokens=wire["live_tokens"],
             exhausted_s=wire["exhausted_s"],
             records=wire["records"],
+            first_sent_s=wire["first_sent_s"],
             last_event_s=wire["last_event_s"],
         )
 
