@@ -1,0 +1,370 @@
+"""One worker's part in a run: take a plan, prepare it, send its share, report, hand in records.
+
+The same class serves a Locust worker process and the single process of `--workers 0`; only
+`send` differs. Messages from the master: plan, go, stage, drain, ack. To it: prepared, refused,
+failed, stage_done, records, finished; snapshots travel in Locust's own report.
+
+The one subtle rule: whatever happens here is told. A worker never ends a run by silence.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gevent
+from gevent import get_hub
+
+from tokenswarm import backends, prompts, slo, tokens, transport, workload
+from tokenswarm.clock import StepWatch
+from tokenswarm.distributed.spool import Spool
+from tokenswarm.generator import Generator
+from tokenswarm.records import BadInput, Outcome, Record
+
+logger = logging.getLogger(__name__)
+NS = 1_000_000_000
+_LAG_PERIOD_S = 0.01
+_FLUSH_S = 0.5
+_ACK_WAIT_S = 30.0
+
+
+class RequestFailed(Exception):  # noqa: N818 - what Locust's failure table shows
+    """Shown in Locust's own failure table: the outcome only, so that texts stay few."""
+
+
+class WorkerAgent:
+    """See the module docstring. log_line(record, worker, stages, model, itl) makes a record's line.
+
+    fire(record, name) tells Locust of a request.
+    """
+
+    def __init__(
+        self,
+        worker_id: str,
+        send: Callable[[str, dict[str, Any]], None],
+        log_line: Callable[..., bytes],
+        fire: Callable[[Record, str], None],
+        spool_dir: Path | None = None,
+    ) -> None:
+        self.id = worker_id
+        self.run_id: str | None = None
+        self.generator: Generator | None = None
+        self.finished = True
+        self._send = send
+        self._log_line = log_line
+        self._fire = fire
+        self._spool_dir = spool_dir
+        self._spool: Spool | None = None
+        self._sequence = 0
+        self._drain_s: float | None = None
+        self._greenlets: list[gevent.Greenlet] = []
+        self._steps = StepWatch()
+        self._lag_timer: Any = None
+        self._cpu_mark = (0.0, 0.0)
+        self.handlers: dict[str, Callable[[dict[str, Any]], None]] = {
+            "plan": self._on_plan,
+            "go": self._on_go,
+            "stage": self._on_stage,
+            "drain": self._on_drain,
+            "ack": self._on_ack,
+        }
+
+    def receive(self, kind: str, data: dict[str, Any]) -> None:
+        """A message from the master; runs in a greenlet of its own."""
+        if kind != "plan" and data.get("run") != self.run_id:
+            return
+        try:
+            self.handlers[kind](data)
+        except BadInput as e:
+            self._send("refused", {"run": self.run_id, "problems": list(e.problems)})
+        except Exception as e:
+            logger.exception("Worker failed on '%s'", kind)
+            self._send("failed", {"run": self.run_id, "text": f"{type(e).__name__}: {e}"})
+
+    # -- messages ------------------------------------------------------------------------------
+
+    def _on_plan(self, data: dict[str, Any]) -> None:
+        self.abandon()
+        self.run_id = data["run"]
+        self.finished = False
+        work = workload.parse(data["workload"], "workload.yaml")
+        sys.setswitchinterval(0.0005)  # a thread that cuts prompts must not hold the loop up
+        source = get_hub().threadpool.apply(prompts.open_source, (work,))
+        secret = os.environ.get(work.backend.api_key_env or "", "")
+        count = None
+        if work.tokenizer is not None:
+            count = tokens.load(work.tokenizer).count_plain
+        self.generator = Generator(
+            work, data["k"], data["n"],
+            backends.make(work), source, make_transport(work, data["host"]),
+            slo.parse_slos(work.slo, work.load.mode), count,
+            lambda text: text.replace(secret, "***") if secret else text,
+            self._on_record, self._on_stage_done,
+        )  # fmt: skip
+        self._stage_names = [s.name for s in self.generator.stages]
+        self._model, self._itl = work.backend.model, work.record.itl
+        self._request_name = f"{work.name} {work.backend.kind}"
+        self._drain_s = work.load.drain
+        if work.record.requests:
+            folder = self._spool_dir or Path(tempfile.gettempdir()) / f"tokenswarm-{self.run_id}"
+            self._spool = Spool(folder / f"{self.id}.jsonl", self._send_records)
+        self.generator.prepare()
+        gc.collect()
+        gc.freeze()  # a full collection over the data set would stall the loop (200 ms measured)
+        self._send("prepared", {"run": self.run_id, "digest": source.digest,
+                                "warnings": list(source.warnings)})  # fmt: skip
+
+    def _on_go(self, data: dict[str, Any]) -> None:
+        generator = self.generator
+        assert generator is not None
+        late_ns = time.time_ns() - data["start_ns"]
+        self._cpu_mark = (_cpu_s(), time.monotonic())
+        self._lag_timer = get_hub().loop.timer(_LAG_PERIOD_S)
+        self._arm_lag_timer()
+        self._greenlets = [gevent.spawn(self._watch), gevent.spawn(self._flush_often)]
+        if late_ns > 0:
+            self._send("late", {"run": self.run_id, "seconds": late_ns / NS})
+        problem: str | None = None
+        try:
+            generator.run(data["start_ns"])
+        except BadInput as e:
+            problem = str(e)
+        cancelled = generator.drain(self._drain_s)
+        self._finish(problem, cancelled)
+
+    def _on_stage(self, data: dict[str, Any]) -> None:
+        assert self.generator is not None
+        self.generator.enter(data["stage"], data["start_ns"])
+
+    def _on_drain(self, data: dict[str, Any]) -> None:
+        """Stop sending; requests in flight may finish within the given seconds."""
+        if self.generator is None or self.finished:
+            return
+        seconds = data.get("seconds")
+        if seconds is not None:
+            self._drain_s = min(seconds, self._drain_s) if self._drain_s is not None else seconds
+        self.generator.stop()
+
+    def _on_ack(self, data: dict[str, Any]) -> None:
+        if self._spool is not None:
+            self._spool.acknowledge(data["number"])
+
+    # -- while it runs -------------------------------------------------------------------------
+
+    def _on_record(self, record: Record) -> None:
+        if self._spool is not None:
+            self._spool.add(
+                self._log_line(record, self.id, self._stage_names, self._model, self._itl)
+            )
+        self._fire(record, self._request_name)
+
+    def _on_stage_done(self, stage: int, exhausted_ns: int | None) -> None:
+        self._send("stage_done", {"run": self.run_id, "stage": stage, "at_ns": exhausted_ns})
+
+    def _send_records(self, number: int, data: bytes) -> None:
+        self._send("records", {"run": self.run_id, "number": number, "data": data})
+
+    def _flush_often(self) -> None:
+        while True:
+            gevent.sleep(_FLUSH_S)
+            if self._spool is not None:
+                self._spool.flush()
+
+    def _arm_lag_timer(self) -> None:
+        self._lag_due_ns = time.monotonic_ns() + round(_LAG_PERIOD_S * NS)
+        self._lag_timer.start(self._lag_fired)
+
+    def _lag_fired(self) -> None:
+        assert self.generator is not None
+        late = time.monotonic_ns() - self._lag_due_ns
+        self.generator.snapshot.health.lag.record(max(0, late))
+        self._arm_lag_timer()
+
+    def _watch(self) -> None:
+        """Once a second: CPU, memory, clock steps, and the series kept small."""
+        generator = self.generator
+        assert generator is not None
+        work = generator.workload
+        edges = [generator.load.duration or 0.0, *_edges(generator.stages)]
+        began = time.monotonic()
+        while True:
+            gevent.sleep(1.0)
+            self._measure_cpu()
+            step = self._steps.step_ns()
+            if abs(step) > work.validity.clock_step_s * NS:
+                generator.snapshot.health.steps.append(step)
+            elapsed = time.monotonic() - began
+            if int(elapsed) % 60 == 0:
+                generator.snapshot.series.fold(elapsed - 60, edges)
+
+    def _measure_cpu(self) -> None:
+        assert self.generator is not None
+        health = self.generator.snapshot.health
+        cpu, now = _cpu_s(), time.monotonic()
+        before_cpu, before = self._cpu_mark
+        if now - before > 0.5:
+            health.cpu = (cpu - before_cpu) / (now - before)
+            health.cpu_max = max(health.cpu_max, health.cpu)
+            self._cpu_mark = (cpu, now)
+        health.rss_bytes = _rss_bytes()
+
+    def report(self) -> dict[str, Any] | None:
+        """The cumulative snapshot for Locust's report to the master; None outside a run."""
+        if self.generator is None or self.run_id is None:
+            return None
+        self._refresh()
+        self._sequence += 1
+        return {
+            "run": self.run_id,
+            "sequence": self._sequence,
+            "snapshot": self.generator.snapshot.to_wire(),
+        }
+
+    def _refresh(self) -> None:
+        generator = self.generator
+        assert generator is not None
+        snapshot = generator.snapshot
+        snapshot.live_tokens = generator.live.tokens
+        snapshot.health.in_flight = generator.in_flight
+        snapshot.health.users = (
+            generator.active_slots if generator.load.mode == "closed" else generator.in_flight
+        )
+
+    # -- the end -------------------------------------------------------------------------------
+
+    def _finish(self, problem: str | None, cancelled: int) -> None:
+        """Last records, last snapshot, and the word that it is over."""
+        generator = self.generator
+        assert generator is not None
+        self._measure_cpu()
+        self._stop_watching()
+        if self._spool is not None:
+            deadline = time.monotonic() + _ACK_WAIT_S
+            self._spool.flush()
+            while not self._spool.empty and time.monotonic() < deadline:
+                gevent.sleep(0.01)
+                self._spool.flush()
+        self._refresh()
+        self._sequence += 1
+        self.finished = True
+        self._send(
+            "finished",
+            {
+                "run": self.run_id,
+                "sequence": self._sequence,
+                "snapshot": generator.snapshot.to_wire(with_series=True),
+                "problem": problem,
+                "cancelled": cancelled,
+                "unacknowledged": self._spool is not None and not self._spool.empty,
+                "disk_error": self._spool.disk_error if self._spool is not None else None,
+            },
+        )
+        generator.close()
+        if self._spool is not None:
+            self._spool.close(keep=False)
+
+    def _stop_watching(self) -> None:
+        gevent.killall(self._greenlets)
+        self._greenlets = []
+        if self._lag_timer is not None:
+            self._lag_timer.stop()
+            self._lag_timer = None
+
+    def leave(self) -> None:
+        """The process ends in the middle of a run: cancel, keep and report what there is."""
+        if self.generator is None or self.finished:
+            return
+        self.generator.stop()
+        self._drain_s = 0.0
+        deadline = time.monotonic() + 5
+        while not self.finished and time.monotonic() < deadline:
+            gevent.sleep(0.01)
+
+    def abandon(self) -> None:
+        """Forget a run that never finished, before the next one."""
+        if self.generator is not None:
+            self._stop_watching()
+            self.generator.close()
+            self.generator = None
+        if self._spool is not None:
+            self._spool.close(keep=True)
+            self._spool = None
+
+
+def make_transport(work: Any, host: str) -> transport.Transport:
+    """A transport for a workload. Raises BadInput for a bad URL, CA file or missing key."""
+    target = transport.parse_url(host)
+    headers = tuple(work.backend.headers.items())
+    if work.backend.api_key_env:
+        key = os.environ.get(work.backend.api_key_env, "")
+        if not key:
+            raise BadInput(
+                f"backend.api_key_env: the environment variable {work.backend.api_key_env} "
+                "is not set (on this machine); export it or leave the key out"
+            )
+        headers = (*headers, ("Authorization", f"Bearer {key}"))
+    limits = work.timeouts
+    return transport.Transport(
+        target,
+        transport.Timeouts(limits.connect, limits.first_token, limits.stall, limits.total),
+        headers,
+        transport.tls_context(work.backend.ca_file, work.backend.insecure) if target.tls else None,
+        keep_alive=work.backend.connection != "new",
+    )
+
+
+def fire_request(environment: Any) -> Callable[[Record, str], None]:
+    """A function that tells Locust of a request, once each, so that its own pages live.
+
+    The response time is e2e; a failed request has none.
+    """
+
+    def fire(record: Record, name: str) -> None:
+        if record.outcome is Outcome.CANCELLED:
+            return
+        ok = record.outcome is Outcome.OK
+        latency = None
+        if ok and record.last_ns is not None and record.sent_ns is not None:
+            latency = (record.last_ns - record.sent_ns) / 1e6
+        status = f" {record.http_status}" if record.http_status not in (None, 200) else ""
+        environment.events.request.fire(
+            request_type="POST",
+            name=name,
+            response_time=latency,
+            response_length=record.output_chars,
+            exception=None if ok else RequestFailed(f"{record.outcome.value}{status}"),
+            context={"record": record},
+        )
+
+    return fire
+
+
+def _edges(stages: Any) -> list[float]:
+    edges, at = [], 0.0
+    for stage in stages:
+        if stage.duration is None:
+            break
+        at += stage.duration
+        edges.append(at)
+    return edges
+
+
+def _cpu_s() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+def _rss_bytes() -> int:
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except (OSError, ValueError, IndexError):
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return pages * os.sysconf("SC_PAGE_SIZE")

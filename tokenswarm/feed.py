@@ -1,0 +1,82 @@
+"""Prepared requests, ahead of the moment they are needed.
+
+Prompts are cut and request bodies built in gevent's threadpool, a bounded number ahead, so that
+nothing slow runs on the loop between a read and its stamp. It knows nothing of time or sockets.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+
+import gevent
+from gevent import get_hub
+from gevent.event import Event
+
+from tokenswarm.records import Prompt, Request
+
+Item = tuple[Prompt, Request]
+_BATCH = 32
+
+
+class Feed:
+    """Items for the indices of an iterator, in its order; ahead of them are kept ready."""
+
+    def __init__(
+        self, make: Callable[[Sequence[int]], list[Item]], indices: Iterator[int], ahead: int
+    ) -> None:
+        self._make = make
+        self._indices = indices
+        self._ahead = max(1, ahead)
+        self._ready: deque[Item] = deque()
+        self._more = Event()
+        self._room = Event()
+        self._finished = False
+        self._error: BaseException | None = None
+        self._filler = gevent.spawn(self._fill)
+
+    def _fill(self) -> None:
+        pool = get_hub().threadpool
+        try:
+            while batch := list(islice(self._indices, min(_BATCH, self._ahead))):
+                self._ready.extend(pool.apply(self._make, (batch,)))
+                self._more.set()
+                while len(self._ready) >= self._ahead:
+                    self._room.clear()
+                    self._room.wait()
+        except Exception as e:  # noqa: BLE001 - handed to whoever takes, with its type
+            self._error = e
+        self._finished = True
+        self._more.set()
+
+    def take(self) -> Item | None:
+        """The next item, None when there are no more; waits where preparing is behind.
+
+        Raises what making an item raised.
+        """
+        while not self._ready:
+            if self._finished:
+                if self._error is not None:
+                    raise self._error
+                return None
+            self._more.clear()
+            self._more.wait()
+        item = self._ready.popleft()
+        if len(self._ready) < self._ahead:
+            self._room.set()
+        return item
+
+    def wait_ready(self, count: int) -> None:
+        """Block until count items, or all there are, are ready. Raises like take."""
+        while len(self._ready) < min(count, self._ahead) and not self._finished:
+            self._more.clear()
+            self._more.wait()
+        if self._error is not None:
+            raise self._error
+
+    def close(self) -> None:
+        """Prepare nothing more."""
+        self._filler.kill(block=False)
+        self._finished = True
+        self._more.set()

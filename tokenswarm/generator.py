@@ -1,0 +1,410 @@
+"""The load of one worker: its share of the plan, sent when it is due.
+
+Closed loop: slot j of `users` belongs to worker j mod n; a slot sends its next request the moment
+the one before ended (plus think time). Open loop: a dispatcher wakes at each due instant of this
+worker's stripe and starts a greenlet for it, whatever became of those before. Locust's own users
+are not used for this: its dispatcher can neither start users at an instant nor spread them over
+workers as a plan wants (measured: bursts once a second).
+
+The one subtle rule: everything about request i follows from (seed, i). In closed loop, index i
+of a stage belongs to slot i mod users, hence to a worker; each stage has its own range of
+indices, so that no two workers can ever send the same request.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import gevent
+from gevent import get_hub
+from gevent.event import AsyncResult, Event
+from gevent.pool import Group
+
+from tokenswarm import arrivals, slo
+from tokenswarm.backends import Backend
+from tokenswarm.clock import Alarm
+from tokenswarm.feed import Feed, Item
+from tokenswarm.measure import METRICS, values
+from tokenswarm.records import Outcome, Prompt, Record
+from tokenswarm.snapshot import Snapshot
+from tokenswarm.stream import Live, Stream, settle
+from tokenswarm.transport import LoopClock, Transport, TransportError
+
+NS = 1_000_000_000
+STAGE_INDICES = 10_000_000  # indices that a closed-loop stage without a known number may use
+_AHEAD_S = 2.0
+_MAX_AHEAD = 4096
+_BACK_OFF_S = (0.05, 0.1, 0.2, 0.5, 1.0)
+_POLL_S = 0.02
+
+
+def stage_bases(stages: Sequence[Any]) -> list[int]:
+    """First index of each closed-loop stage: after the requests, or the reserve, of the others."""
+    sizes = (s.requests if s.requests is not None else STAGE_INDICES for s in stages)
+    return [0, *itertools.accumulate(sizes)][: len(stages)]
+
+
+def slots_of(users: int, k: int, n: int) -> range:
+    """The slots of worker k of n."""
+    return range(k, users, n)
+
+
+def closed_indices(base: int, requests: int | None, users: int, k: int, n: int) -> Iterator[int]:
+    """Indices of a closed-loop stage for worker k of n, shared out as the slots are."""
+    size = STAGE_INDICES if requests is None else requests
+    mine = slots_of(users, k, n)
+    for block in range(0, size, users):
+        for slot in mine:
+            if block + slot < size:
+                yield base + block + slot
+
+
+class Generator:
+    """Runs worker k of n's share of a workload; see the module docstring.
+
+    source gives prompts, backend makes requests of them, transport sends them. on_record gets
+    every record once, on_stage_done(stage, exhausted_ns) is called when this worker's share of
+    a stage that ends by requests is used up.
+    """
+
+    def __init__(
+        self,
+        workload: Any,
+        k: int,
+        n: int,
+        backend: Backend,
+        source: Any,
+        transport: Transport,
+        objectives: Sequence[slo.Objective],
+        count: Callable[[str], int] | None,
+        redact: Callable[[str], str],
+        on_record: Callable[[Record], None],
+        on_stage_done: Callable[[int, int | None], None],
+    ) -> None:
+        self.workload, self.k, self.n = workload, k, n
+        self.load = workload.load
+        self.stages = self.load.resolved_stages()
+        self.backend, self.source, self.transport = backend, source, transport
+        self.objectives = [o for o in objectives if o.metric in METRICS]
+        self.snapshot = Snapshot()
+        self.live = Live()
+        self.clock = LoopClock()
+        self.start_ns = 0
+        self.stage = -1
+        self.stopping = False
+        self.in_flight = 0
+        self.active_slots = 0
+        self.error: BaseException | None = None
+        self._count, self._redact = count, redact
+        self._on_record, self._on_stage_done = on_record, on_stage_done
+        self._requests = Group()
+        self._settling = Group()
+        self._alarm = Alarm()
+        self._feeds: dict[int, Feed] = {}
+        self._entered: dict[int, AsyncResult] = {i: AsyncResult() for i in range(len(self.stages))}
+        self._exhausted: set[int] = set()
+        self._stop = Event()
+        self._bases = stage_bases(self.stages)
+        self._open_feed: Feed | None = None
+        self._arrivals: Iterator[arrivals.Arrival] = iter(())
+        limit = self.load.max_in_flight
+        self._max_in_flight = None if limit is None else len(range(k, limit, n))
+        self._think = random.Random(f"think {workload.seed} {k}")
+
+    # -- before the run ------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """Make the first requests ready. Raises BadInput when the plan cannot be made."""
+        if self.load.mode == "open":
+            mine = arrivals.stripe(arrivals.schedule(self.load, self.workload.seed), self.k, self.n)
+            self._arrivals, ahead = itertools.tee(mine)
+            rate = max((s.profile.highest(s.duration or 0.0) if s.profile else 100.0)
+                       for s in self.stages)  # fmt: skip
+            wanted = min(_MAX_AHEAD, int(rate * _AHEAD_S / self.n) + 16)
+            self._open_feed = Feed(self._make, (a.index for a in ahead), wanted)
+            self._open_feed.wait_ready(wanted)
+        else:
+            feed = self._feed(0)
+            feed.wait_ready(len(slots_of(self._users(0), self.k, self.n)) or 1)
+
+    def _make(self, indices: Sequence[int]) -> list[Item]:
+        prompts: list[Prompt] = self.source.prompts(indices)
+        return [(prompt, self.backend.build(prompt)) for prompt in prompts]
+
+    def _users(self, stage: int) -> int:
+        """Most users of a closed-loop stage."""
+        profile, duration = self.stages[stage].profile, self.stages[stage].duration
+        return int(profile.highest(duration if duration is not None else 0.0))
+
+    def _feed(self, stage: int) -> Feed:
+        feed = self._feeds.get(stage)
+        if feed is None:
+            users = self._users(stage)
+            requests = self.stages[stage].requests
+            indices = closed_indices(self._bases[stage], requests, users, self.k, self.n)
+            ahead = min(_MAX_AHEAD, 2 * len(slots_of(users, self.k, self.n)) + 16)
+            feed = self._feeds[stage] = Feed(self._make, indices, ahead)
+        return feed
+
+    # -- the run -------------------------------------------------------------------------------
+
+    def run(self, start_ns: int) -> None:
+        """Send this worker's share, from start_ns on; returns when nothing is left to send.
+
+        Requests may still be in flight then: see drain. Raises what preparing a request raised.
+        """
+        self.start_ns = start_ns
+        self._entered[0].set(start_ns)
+        if self.load.mode == "open":
+            self._dispatch()
+        else:
+            self._conduct()
+        if self.error is not None:
+            raise self.error
+
+    def enter(self, stage: int, start_ns: int) -> None:
+        """A stage after one that ended by requests begins at start_ns."""
+        if not self._entered[stage].ready():
+            self._entered[stage].set(start_ns)
+
+    def stop(self) -> None:
+        """Send nothing new from now on."""
+        self.stopping = True
+        self._stop.set()
+        for entered in self._entered.values():
+            if not entered.ready():
+                entered.set(None)
+        for feed in (*self._feeds.values(), *([self._open_feed] if self._open_feed else [])):
+            feed.close()
+
+    def drain(self, seconds: float | None) -> int:
+        """Wait for requests in flight, at most so long; the rest is cancelled. Returns how many."""
+        self._requests.join(timeout=seconds)
+        cancelled = self.transport.cancel_all("still running when the run ended (load.drain)")
+        self._requests.join(timeout=5)
+        self._settling.join(timeout=30)
+        return cancelled
+
+    def close(self) -> None:
+        """Free sockets and watchers."""
+        self.stop()
+        self.transport.close()
+        self.clock.close()
+        self._alarm.close()
+
+    # -- closed loop ---------------------------------------------------------------------------
+
+    def _conduct(self) -> None:
+        """Go through the stages, starting slots as each begins."""
+        slots: dict[int, gevent.Greenlet] = {}
+        for index, stage in enumerate(self.stages):
+            begin = self._entered[index].get()
+            if begin is None or self.stopping:
+                break
+            self._alarm.wait_until(begin)
+            self.stage = index
+            for j in slots_of(self._users(index), self.k, self.n):
+                if j not in slots or slots[j].ready():
+                    slots[j] = self._requests.spawn(self._slot, j, begin)
+            if index + 1 < len(self.stages):
+                self._feed(index + 1)
+            if stage.duration is not None:
+                end = begin + round(stage.duration * NS)
+                if index + 1 < len(self.stages):
+                    self.enter(index + 1, end)
+                self._stop.wait(timeout=max(0.0, (end - time.time_ns()) / NS))
+            elif not slots_of(self._users(index), self.k, self.n):
+                self._exhaust(index, None)
+        else:
+            if self.stages[-1].duration is None:
+                gevent.joinall([s for s in slots.values() if not s.ready()])
+        self.stage = len(self.stages)
+        self.stopping = True
+
+    def _slot(self, j: int, due_ns: int) -> None:
+        """One user: the next request the moment the one before ended."""
+        failures = 0
+        while not self.stopping:
+            stage = self._stage_at(due_ns)
+            if stage is None or not self._belongs(j, stage):
+                return
+            if not self._active(j, stage, due_ns):
+                gevent.sleep(_POLL_S)
+                due_ns = time.time_ns()
+                continue
+            item = self._take(self._feed(stage))
+            if item is None:
+                self._exhaust(stage, time.time_ns())
+                return
+            if self.stopping:
+                return
+            self.active_slots += 1
+            try:
+                record = self._issue(stage, item, due_ns)
+            finally:
+                self.active_slots -= 1
+            pause = self._pause()
+            failures = failures + 1 if record.outcome in _NOT_REACHED else 0
+            if failures:
+                # a server that is gone must not be hammered, nor a disk filled with failures
+                pause = max(pause, _BACK_OFF_S[min(failures, len(_BACK_OFF_S)) - 1])
+            due_ns = time.time_ns()
+            if pause:
+                self._stop.wait(timeout=pause)
+                due_ns += round(pause * NS)
+
+    def _stage_at(self, instant_ns: int) -> int | None:
+        """The stage that a request due now belongs to; None when the last one is over."""
+        stage = max(self.stage, 0)
+        while stage < len(self.stages):
+            entered, duration = self._entered[stage], self.stages[stage].duration
+            if duration is None or not entered.ready():
+                return stage
+            if entered.value is None:
+                return None
+            if instant_ns < entered.value + round(duration * NS):
+                return stage
+            stage += 1
+        return None
+
+    def _belongs(self, j: int, stage: int) -> bool:
+        return j < self._users(stage) and stage not in self._exhausted
+
+    def _active(self, j: int, stage: int, instant_ns: int) -> bool:
+        """Whether a ramp has reached slot j yet, or has left it behind."""
+        profile, entered = self.stages[stage].profile, self._entered[stage]
+        begin = entered.value if entered.ready() else None
+        t = 0.0 if begin is None else max(0.0, (instant_ns - begin) / NS)
+        return j < round(float(profile.rate(t)))
+
+    def _exhaust(self, stage: int, instant_ns: int | None) -> None:
+        if stage not in self._exhausted:
+            self._exhausted.add(stage)
+            if instant_ns is not None and stage == len(self.stages) - 1:
+                self.snapshot.exhausted_s = (instant_ns - self.start_ns) / NS
+            self._on_stage_done(stage, instant_ns)
+
+    def _pause(self) -> float:
+        think = self.load.think_time
+        if think is None:
+            return 0.0
+        return float(think) if isinstance(think, int | float) else float(think.draw(self._think))
+
+    # -- open loop -----------------------------------------------------------------------------
+
+    def _dispatch(self) -> None:
+        """Start every request of the stripe at its due instant, whatever the others do."""
+        assert self._open_feed is not None
+        for arrival in self._arrivals:
+            item = self._take(self._open_feed)
+            if item is None or self.stopping:
+                break
+            due_ns = self.start_ns + arrival.due_ns
+            self._alarm.wait_until(due_ns)
+            if self.stopping:
+                break
+            self.stage = arrival.stage
+            if self._max_in_flight is not None and self.in_flight >= self._max_in_flight:
+                self.snapshot.stage(arrival.stage).dropped += 1
+                continue
+            self._requests.spawn(self._issue, arrival.stage, item, due_ns)
+        self.stage = len(self.stages)
+
+    # -- one request ---------------------------------------------------------------------------
+
+    def _take(self, feed: Feed) -> Item | None:
+        try:
+            return feed.take()
+        except Exception as e:  # noqa: BLE001 - ends the run; `run` raises it
+            self.error = self.error or e
+            self.stop()
+            return None
+
+    def _issue(self, stage: int, item: Item, due_ns: int) -> Record:
+        """Send one request, wait for its answer, and account for it."""
+        prompt, request = item
+        stats = self.snapshot.stage(stage)
+        stats.started += 1
+        self.in_flight += 1
+        stream = Stream(self.backend, self.clock, self.live)
+        failure = None
+        try:
+            connection = self.transport.send(request.path, request.body, stream)
+        except TransportError as e:
+            failure, connection = e, e.connection  # type: ignore[attr-defined]
+        finally:
+            self.in_flight -= 1
+        record = Record(
+            index=prompt.index,
+            stage=stage,
+            due_ns=due_ns,
+            due_offset_ns=due_ns - self.start_ns,
+            outcome=Outcome.INTERNAL_ERROR,
+            warmup=self.stages[stage].warmup,
+            sent_ns=connection.sent_ns,
+            connect_ns=connection.connect_ns,
+            upload_ns=connection.upload_ns,
+            prompt_tokens=prompt.input_tokens or 0,
+            prompt_tokens_expected=prompt.input_tokens,
+            output_tokens_expected=prompt.output_tokens,
+            session=prompt.session,
+            turn=prompt.turn,
+        )
+        stream.end_of_body()
+        if self._count is not None and stream.usage is None and stream.event_ns:
+            # tokenising the answer takes milliseconds: not on the loop, not in the slot's time
+            self._settling.spawn(self._settle_later, record, stream, failure)
+        else:
+            self._settle(record, stream, failure, None)
+        return record
+
+    def _settle_later(
+        self, record: Record, stream: Stream, failure: TransportError | None
+    ) -> None:
+        assert self._count is not None
+        n: int = get_hub().threadpool.apply(self._count, (stream.text,))
+        self._settle(record, stream, failure, lambda _: n)
+
+    def _settle(
+        self,
+        record: Record,
+        stream: Stream,
+        failure: TransportError | None,
+        count: Callable[[str], int] | None,
+    ) -> None:
+        exact = self.workload.prompts.exact_output
+        settle(record, stream, failure, exact, count, self._redact)
+        stats = self.snapshot.stage(record.stage)
+        stats.add(record)
+        stats.batched_reads += stream.batched_reads
+        self.snapshot.series.add(record, self.start_ns)
+        self.snapshot.records += 1
+        self._judge(record)
+        self._on_record(record)
+
+    def _judge(self, record: Record) -> None:
+        """Count the request against every objective with a latency: exact shares under an SLO."""
+        if record.outcome is Outcome.CANCELLED:
+            return
+        stats = self.snapshot.stage(record.stage)
+        good, judged = record.outcome is Outcome.OK, False
+        for objective in self.objectives:
+            metric = METRICS[objective.metric]
+            samples = [v / metric.scale for v in values(record, metric)]
+            met = [slo.met(objective, v) for v in samples]
+            stats.slo_evaluated[objective.key] += max(1, len(samples))
+            stats.slo_met[objective.key] += sum(met)
+            if objective.per_request:
+                judged = True
+                # a metric that is not defined for this answer (TPOT of one token) fails no one
+                good = good and all(met)
+        if judged and good:
+            stats.good += 1
+
+
+_NOT_REACHED = frozenset({Outcome.CONNECT_ERROR, Outcome.CONNECTION_LOST, Outcome.HTTP_ERROR,
+                          Outcome.THROTTLED, Outcome.NOT_STREAM})  # fmt: skip
