@@ -1,0 +1,197 @@
+"""summary.json: one run's answer, built here once and read by console, report, JUnit and compare.
+
+It knows the keys of the file and puts into them what figures.py counted and validity.py judged.
+`requests` and `tokens` cover the whole run, warm-up included; `metrics`, `slo` and `throughput`
+what counts, the measured stages.
+
+The one subtle rule: no figure is computed here that could be computed twice. Only the 95 %
+intervals are, from requests.jsonl, because they need every request.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from exporters import files, intervals
+from tokenswarm import figures
+from tokenswarm.run import Run, Worker
+from tokenswarm.validity import Verdict, judge, kernel_stamp_share, loop_lag_p99_s, share
+
+SCHEMA = 1
+FILE = "summary.json"
+REQUESTS = "requests.jsonl"
+
+
+def build(run: Run, verdict: Verdict | None = None) -> dict[str, Any]:
+    """The content of summary.json. Judges the run when no verdict is given."""
+    verdict = verdict or judge(run)
+    found = verdict.figures or figures.of(run)
+    snapshot = run.merged
+    total = snapshot.total()
+    warnings = list(verdict.warnings)
+    return {
+        "schema": SCHEMA,
+        "run": _about(run),
+        "valid": verdict.valid,
+        "invalid_reasons": [{"code": c, "detail": detail} for c, detail in verdict.reasons],
+        "exit_code": verdict.exit_code,
+        "window": found["window"],
+        "requests": figures.requests(total),
+        "tokens": {"prompt": total.prompt_tokens, "output": total.output_tokens},
+        "makespan_s": _makespan_s(run),
+        "throughput": found["throughput"],
+        "metrics": _with_intervals(run, found["metrics"], warnings),
+        "slo": _slo(run, verdict, found),
+        "errors": _errors(total.errors),
+        "probe": run.probe,
+        "prompts": {
+            "exact": total.exact,
+            "compared": total.compared,
+            "difference": {str(d): n for d, n in sorted(total.differences.items()) if d},
+        },
+        "generator": {"workers": [_worker(run, w) for w in run.workers.values()]},
+        "stages": found["stages"],
+        "cost": _cost(run, found["throughput"]),
+        "utilization": None,
+        "server": run.server,
+        "warnings": warnings,
+    }
+
+
+def _about(run: Run) -> dict[str, Any]:
+    workload = run.workload
+    tokenizer = workload.tokenizer
+    return {
+        "id": run.id,
+        "name": workload.name,
+        "started": run.started,
+        "ended": run.ended,
+        "host": run.host,
+        "backend": str(workload.backend.kind),
+        "model": workload.backend.model,
+        "tokenizer": f"{tokenizer.source}:{tokenizer.path}" if tokenizer is not None else None,
+        "seed": workload.seed,
+        "nonce": getattr(workload, "nonce", None),
+        "load": str(workload.load.mode),
+        "workers": sum(w.k is not None for w in run.workers.values()),
+        "versions": run.versions,
+    }
+
+
+def _makespan_s(run: Run) -> float | None:
+    """First request sent to last end of the run; None when nothing was sent."""
+    snapshot = run.merged
+    first, last = snapshot.first_sent_s, snapshot.last_event_s
+    return max(0.0, last - first) if first is not None and last is not None else None
+
+
+def _with_intervals(
+    run: Run, metrics: dict[str, dict[str, Any]], warnings: list[str]
+) -> dict[str, dict[str, Any]]:
+    """Metrics with ci95 filled in where the run's requests were written to disk."""
+    path = run.out / REQUESTS if run.out is not None else None
+    if path is None or not path.is_file():
+        return metrics
+    try:
+        columns = intervals.columns(path)
+    except OSError as error:
+        warnings.append(f"no 95 % intervals: cannot read {path}: {error.strerror}")
+        return metrics
+    if not columns.complete:
+        warnings.append(f"95 % intervals are from {intervals.MOST} requests spread over the run")
+    found = intervals.intervals(columns)
+    return {name: {**figure, "ci95": found.get(name)} for name, figure in metrics.items()}
+
+
+def _slo(run: Run, verdict: Verdict, found: dict[str, Any]) -> dict[str, Any]:
+    """The verdict on the SLOs: passed is null when none failed and one has too few samples."""
+    outcomes = [check.passed for check in verdict.checks]
+    passed = False if False in outcomes else None if None in outcomes else True
+    objectives = {o.key: o for o in run.objectives}
+    checks = []
+    for c in verdict.checks:
+        o = objectives.get(c.key)
+        checks.append({
+            "key": c.key, "text": c.text, "actual": c.actual, "passed": c.passed,
+            "detail": c.detail, "stage": c.stage, "per_request": c.per_request,
+            "metric": o.metric if o else None, "bound": o.bound if o else None,
+        })  # fmt: skip
+    return {
+        "passed": passed, **found["slo"], "error_ratio": found["error_ratio"], "checks": checks,
+    }  # fmt: skip
+
+
+def _errors(errors: dict[tuple[str, str], int]) -> list[dict[str, Any]]:
+    """Error texts with their counts, the most frequent first."""
+    ordered = sorted(errors.items(), key=lambda item: (-item[1], item[0]))
+    return [{"outcome": o, "error": text, "count": n} for (o, text), n in ordered]
+
+
+def _worker(run: Run, worker: Worker) -> dict[str, Any]:
+    """How one worker fared. cpu is its highest share of a core over an interval between reports."""
+    health, stats = worker.snapshot.health, worker.snapshot.total()
+    return {
+        "id": worker.id,
+        "index": worker.index,
+        "host": worker.host,
+        "state": worker.state,
+        "cpu": health.cpu_max,
+        "loop_lag_p99_s": loop_lag_p99_s(worker),
+        "coalesced_share": share(stats.coalesced_reads, stats.reads),
+        "kernel_stamp_share": kernel_stamp_share(stats),
+        "rss_bytes": health.rss_bytes,
+        "requests": stats.started,
+        "lost": worker.state == "lost",
+    }
+
+
+def _cost(run: Run, throughput: dict[str, Any]) -> dict[str, Any] | None:
+    """Price of a million tokens: usd_per_hour / (tokens a second * 3600 * utilization) * 1e6."""
+    hardware = getattr(run.workload, "hardware", None)
+    if hardware is None or hardware.usd_per_hour is None:
+        return None
+    rates = {
+        "input": throughput["prompt_tokens_per_s"],
+        "output": throughput["output_tokens_per_s"],
+        "total": throughput["total_tokens_per_s"],
+    }
+    used = hardware.utilization
+    prices = {
+        f"usd_per_million_{kind}_tokens": hardware.usd_per_hour / (rate * 3600 * used) * 1e6
+        if rate
+        else None
+        for kind, rate in rates.items()
+    }
+    return {"usd_per_hour": hardware.usd_per_hour, "utilization": used, **prices}
+
+
+def to_json(summary: dict[str, Any]) -> bytes:
+    """The bytes of summary.json."""
+    return orjson.dumps(summary, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+
+
+class Summary:
+    """Writes summary.json when a run ends."""
+
+    def __init__(self, out: Path | None = None) -> None:
+        self._out = out
+
+    def start(self, run: Run) -> None:
+        """Nothing yet."""
+
+    def interval(self, run: Run) -> None:
+        """Nothing yet."""
+
+    def finish(self, run: Run, summary: dict[str, Any]) -> None:
+        """Write the file."""
+        out = run.out or self._out
+        if out is not None:
+            problem = files.try_write(out / FILE, to_json(summary), run)
+            if problem:
+                summary["warnings"].append(problem)
+
+    def close(self) -> None:
+        """Nothing to close."""
