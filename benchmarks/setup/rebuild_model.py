@@ -1,0 +1,29 @@
+"""Make the folder that vLLM loads from a GGUF file: rebuild_model.py MODEL.gguf FOLDER.
+
+A state dict read from GGUF is dequantised, yet the model still carries a quantization config that vLLM
+would refuse: so a plain Llama is built around the same weights. The folder appears only when complete.
+"""
+
+import os
+import shutil
+import sys
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+gguf, folder = sys.argv[1:]
+source, file_name = os.path.split(gguf)
+
+tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=file_name)
+quantised = AutoModelForCausalLM.from_pretrained(source, gguf_file=file_name, dtype=torch.float32)
+config = quantised.config.to_dict()
+config.pop("quantization_config", None)
+model = LlamaForCausalLM(LlamaConfig(**config))
+model.load_state_dict(quantised.state_dict())
+
+unfinished = folder + ".part"
+shutil.rmtree(unfinished, ignore_errors=True)
+model.to(torch.bfloat16).save_pretrained(unfinished)
+tokenizer.save_pretrained(unfinished)
+shutil.rmtree(folder, ignore_errors=True)
+os.rename(unfinished, folder)

