@@ -262,9 +262,9 @@ class Series(Section):
     reach = solve
 
     @classmethod
-    def keys(cls) -> list[str]:
+    def allowed(cls) -> list[str]:
         """What may be written: a file in place of points too."""
-        return ["file", *super().keys()]
+        return ["file", *super().allowed()]
 
     @classmethod
     def contradictions(cls, raw: Mapping[str, Any]) -> Iterator[Problem]:

@@ -289,8 +289,9 @@ def _condition(word: str, condition: object, kind: str) -> tuple[str, float]:
     text = condition.strip() if isinstance(condition, str) else ""
     found = _CONDITION.fullmatch(text)
     if not found:
+        hint = " (quote what begins with '>')" if text == "" else ""
         raise ValueError(
-            f"must be a comparison and a value such as {example}, got {spec.show(condition)}"
+            f"must be a comparison and a value such as {example}, got {spec.show(condition)}{hint}"
         )
     comparison, number, unit = found.groups()
     units = UNITS[kind]

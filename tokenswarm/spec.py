@@ -227,7 +227,7 @@ class Section(BaseModel):
         yield from ()
 
     @classmethod
-    def keys(cls) -> list[str]:
+    def allowed(cls) -> list[str]:
         """The keys as they are written in a file."""
         return [info.alias or name for name, info in cls.model_fields.items()]
 
@@ -237,13 +237,15 @@ class Section(BaseModel):
         problems: list[Problem] = []
         if isinstance(value, Mapping):
             value = cls.complete(dict(value))
-            problems += cls.contradictions({k: v for k, v in value.items() if v is not None})
+            known = {k: v for k, v in value.items() if v is not None}
+            problems += cls.contradictions(known)
+            value = known | {k: None for k in value if k not in cls.allowed()}
         try:
             section = handler(value)
         except ValidationError as error:
             # Where a contradiction was found at the same place, it explains more.
             places = {place for place, _ in problems}
-            found = problems_of(error, cls.keys())
+            found = problems_of(error, cls.allowed())
             problems += [problem for problem in found if problem[0] not in places]
         if problems:
             raise failure(problems)

@@ -1,0 +1,268 @@
+"""What a workload file may say: one frozen section a key, with every default in one place.
+
+Checked here is what can be known from the words alone; whether a data set, tokenizer or server is
+any good is found out where it is opened. Nothing here reads YAML or knows line numbers, except
+that a series of a load shape is read from its file.
+
+The one subtle rule: contradictions are found in the raw mapping (see spec.py), so that they are
+reported together with all other mistakes of a section.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, PlainValidator
+
+from tokenswarm import slo, spec
+from tokenswarm.spec import (
+    Count,
+    Duration,
+    Flag,
+    ListOf,
+    Natural,
+    NotNegative,
+    Positive,
+    Problem,
+    Section,
+    Share,
+    Table,
+    Text,
+)
+from tokenswarm.workload_load import Load, measured_names
+from tokenswarm.workload_prompts import Prompts
+
+BACKEND_KINDS = (
+    "openai-completions", "openai-chat", "tgi", "triton", "sglang", "llamacpp", "mii", "template",
+)  # fmt: skip
+
+_NAME = re.compile(r"\w[\w .+-]{0,99}")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SECRET_KEY = re.compile(r"(?i)(api[-_]?key|token|secret|password|authorization|bearer)")
+_SECRET_HEADERS = {"authorization", "proxy-authorization", "api-key", "x-api-key", "x-goog-api-key"}
+_SECRET_ADVICE = "a secret does not belong in a file: put it into an environment variable and name that in backend.api_key_env"  # noqa: E501 - one sentence
+_OURS = {
+    "prompt": "is made from prompts:",
+    "messages": "is made from prompts:",
+    "stream": "is always true: latencies are read from the stream",
+    "max_tokens": "is set by prompts.output_tokens",
+    "max_completion_tokens": "is set by prompts.output_tokens",
+}
+
+
+def _variable(value: Any) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str) or not _VARIABLE.fullmatch(value):
+        # The value is not quoted: it may well be the secret itself.
+        raise ValueError("must be the name of an environment variable, such as OPENAI_API_KEY")
+    return value
+
+
+def _headers(value: Any) -> dict[str, str]:
+    if not isinstance(value, Mapping):
+        raise ValueError(f"must be a mapping of header names to values, got {spec.show(value)}")
+    problems: list[Problem] = []
+    for name, content in value.items():
+        if name.lower() in _SECRET_HEADERS:
+            problems.append(((name,), _SECRET_ADVICE))
+        elif not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name):
+            problems.append(((name,), "is not a header name"))
+        elif not isinstance(content, str) or not content.isprintable():
+            problems.append(((name,), f"must be one line of text, got {spec.show(content)}"))
+    if problems:
+        raise spec.failure(problems)
+    return dict(value)
+
+
+def _url(value: Any) -> str:
+    text = value if isinstance(value, str) else ""
+    if not re.fullmatch(r"https?://[^\s/?#]+[^\s?#]*", text):
+        raise ValueError(
+            f"must be a base URL such as http://127.0.0.1:8000, got {spec.show(value)}"
+        )
+    if "@" in text.split("/")[2]:
+        raise ValueError(f"holds a user name or password: {_SECRET_ADVICE}")
+    return text
+
+
+class Backend(Section):
+    """The server's protocol and what every request says besides its prompt."""
+
+    kind: Annotated[str, spec.one_of("backend", *BACKEND_KINDS)] = "openai-completions"
+    model: Text
+    path: Text | None = None
+    extra_body: Table = Field(default_factory=dict)
+    headers: Annotated[dict[str, str], PlainValidator(_headers)] = Field(default_factory=dict)
+    api_key_env: Annotated[str | None, PlainValidator(_variable)] = None
+    include_usage: Flag = True
+    options: Table = Field(default_factory=dict)
+    ca_file: Text | None = None
+    insecure: Flag = False
+    connection: Annotated[
+        Literal["keep-alive", "new"], spec.one_of("connection", "keep-alive", "new")
+    ] = "keep-alive"
+    urls: Annotated[tuple[Annotated[str, PlainValidator(_url)], ...], ListOf] = ()
+    balance: Annotated[
+        Literal["round-robin", "least-loaded"],
+        spec.one_of("balance", "round-robin", "least-loaded"),
+    ] = "round-robin"
+
+    @classmethod
+    def contradictions(cls, raw: Mapping[str, Any]) -> Iterator[Problem]:
+        """Refuse secrets, and body fields that the tool itself must set."""
+        for key in raw:
+            if key not in cls.model_fields and _SECRET_KEY.search(key):
+                yield (key,), _SECRET_ADVICE
+        extra = raw.get("extra_body")
+        for key in extra if isinstance(extra, Mapping) else ():
+            if re.fullmatch(r"(?i)api[-_]?key|authorization|password", key):
+                yield ("extra_body", key), _SECRET_ADVICE
+            elif key in _OURS:
+                yield ("extra_body", key), _OURS[key]
+        if raw.get("ca_file") and raw.get("insecure") is True:
+            yield ("insecure",), "cannot stand beside ca_file: the certificate is checked or not"
+
+
+class Tokenizer(Section):
+    """Where the server's tokenizer is found on this side."""
+
+    source: Annotated[
+        Literal["hf", "tiktoken"], spec.one_of("tokenizer source", "hf", "tiktoken")
+    ] = "hf"
+    path: Text
+    add_special_tokens: Flag = True
+    chat_template: Text | None = None
+    chat_template_kwargs: Table = Field(default_factory=dict)
+    trust_remote_code: Flag = False
+
+
+class Timeouts(Section):
+    """When a request is given up."""
+
+    connect: Duration = 10.0
+    first_token: Duration = 600.0
+    stall: Duration = 120.0
+    total: Duration | None = None
+
+
+class Record(Section):
+    """What is written for every request."""
+
+    requests: Flag = True
+    itl: Flag = False
+
+
+class Hardware(Section):
+    """What the server runs on; for figures a GPU, a dollar, and a share of what is possible."""
+
+    gpu: Text | None = None
+    count: Count = 1
+    usd_per_hour: NotNegative | None = None
+    utilization: Share = 1.0
+    peak_tflops: Positive | None = None
+    memory_bandwidth_gb_per_s: Positive | None = None
+    memory_gb: Positive | None = None
+    model: Table = Field(default_factory=dict)
+
+    @classmethod
+    def contradictions(cls, raw: Mapping[str, Any]) -> Iterator[Problem]:
+        """Refuse hardware that is never used: its price a token would be infinite."""
+        if raw.get("utilization") == 0:
+            yield ("utilization",), "must be above 0"
+
+
+class Validity(Section):
+    """Beyond which limits a run must not be believed."""
+
+    rate_tolerance: Share = 0.01
+    cpu: Share = 0.9
+    loop_lag_p99_s: Positive = 0.02
+    coalesced_share: Share = 0.05
+    clock_step_s: Positive = 0.005
+
+
+class Retry(Section):
+    """What follows a throttled request; its waiting counts in the latency."""
+
+    max: Natural = 0
+    honour_retry_after: Flag = True
+
+
+def _workload_name(value: Any) -> str:
+    if not isinstance(value, str) or not _NAME.fullmatch(value):
+        raise ValueError(
+            f"must be letters, digits, spaces, '.', '_', '+' or '-' (at most 100): it names the "
+            f"folder of the run, got {spec.show(value)}"
+        )
+    return value
+
+
+def _nonce(value: Any) -> str | int | None:
+    if value is None or isinstance(value, str) or (isinstance(value, int) and value is not True
+                                                   and value is not False):  # fmt: skip
+        return value
+    raise ValueError(f"must be text or a whole number, got {spec.show(value)}")
+
+
+def _objectives(value: Any) -> dict[str, str]:
+    if not isinstance(value, Mapping):
+        raise ValueError(
+            f"must be a mapping such as {{'p99(ttft)': '<2s'}}, got {spec.show(value)}"
+        )
+    return dict(value)
+
+
+class Workload(Section):
+    """Everything that a run does, defaults written out."""
+
+    name: Annotated[str, PlainValidator(_workload_name)] = "workload"
+    seed: Natural = 1
+    nonce: Annotated[str | int | None, PlainValidator(_nonce)] = None
+    backend: Backend
+    tokenizer: Tokenizer | None = None
+    prompts: Prompts
+    load: Load = Load(users=1, duration=60.0)
+    timeouts: Timeouts = Timeouts()
+    slo: Annotated[dict[str, str], PlainValidator(_objectives)] = Field(default_factory=dict)
+    hardware: Hardware | None = None
+    record: Record = Record()
+    validity: Validity = Validity()
+    retry: Retry = Retry()
+
+    @classmethod
+    def complete(cls, raw: dict[str, Any]) -> dict[str, Any]:
+        """A trace that gives both times and lengths needs naming once."""
+        prompts, load = raw.get("prompts"), raw.get("load")
+        if isinstance(prompts, Mapping) and isinstance(load, Mapping):
+            if prompts.get("source") == "trace" and prompts.get("path") is None:
+                raw["prompts"] = {**prompts, "path": load.get("trace")}
+            elif load.get("arrivals") == "trace" and load.get("trace") is None:
+                path = prompts.get("path") if prompts.get("source") == "trace" else None
+                raw["load"] = {**load, "trace": path}
+        return raw
+
+    @classmethod
+    def contradictions(cls, raw: Mapping[str, Any]) -> Iterator[Problem]:
+        """Check `slo:` against the loop and the stages."""
+        objectives = raw.get("slo")
+        if not isinstance(objectives, Mapping):
+            return
+        load = raw.get("load")
+        is_open = isinstance(load, Mapping) and load.get("mode") == "open"
+        mode: slo.Mode = "open" if is_open else "closed"
+        parsed = []
+        for key, condition in objectives.items():
+            try:
+                parsed.append(slo.parse_one(key, condition, mode, measured_names(load)))
+            except ValueError as error:
+                yield ("slo", key), str(error)
+        for key, text in slo.without_base(objectives, parsed):
+            yield ("slo", key), text
+
+    def objectives(self) -> list[slo.Objective]:
+        """The parsed `slo:`, with the defaults that it leaves standing."""
+        names = [stage.name for stage in self.load.resolved_stages() if not stage.warmup]
+        return slo.parse_slos(self.slo, self.load.mode, names)
