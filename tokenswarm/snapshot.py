@@ -327,6 +327,12 @@ class Snapshot:
                 total.merge(self.stages[index])
         return total
 
+    def mark(self) -> tuple[object, ...]:
+        """Something that is another whenever this snapshot has counted anything more."""
+        counts = [(s.started, s.ended, s.dropped, s.lost) for s in self.stages]
+        health = (self.health.users, self.health.in_flight)
+        return id(self), counts, self.live_tokens, self.records, health, self.exhausted_s
+
     def merge(self, other: Snapshot) -> None:
         """Add another worker's snapshot; health is kept by worker and not merged here."""
         for index, stats in enumerate(other.stages):
