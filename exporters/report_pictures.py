@@ -1,0 +1,478 @@
+"""The pictures of a run's report, one function each: View in, figure out, '' where there is none.
+
+PICTURES is the table: a new picture is one function and one row of a section. It knows nothing
+about the page around them. numpy does the counting, so this module is imported only when a
+report is built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from markupsafe import Markup
+from numpy.typing import NDArray
+
+from exporters.charts import Band, Bars, Chart, Line, Mark, Points, Rule, figure
+from exporters.quantities import number, seconds, whole
+from exporters.report_view import Floats, View, quantile, slos
+from exporters.scales import Axis, log_edges, spread
+from tokenswarm.run_files import Requests
+
+NAMES = {
+    "ttft_s": "TTFT",
+    "ttft_due_s": "TTFT from due",
+    "itl_s": "ITL",
+    "tpot_s": "TPOT",
+    "e2e_s": "E2E",
+    "e2e_due_s": "E2E from due",
+    "send_delay_s": "Send delay",
+    "longest_gap_s": "Longest gap",
+}
+_COLORS = {"ttft_s": 0, "ttft_due_s": 4, "itl_s": 1, "tpot_s": 2, "e2e_s": 3, "e2e_due_s": 6,
+           "send_delay_s": 5, "longest_gap_s": 4}  # fmt: skip
+_SUMMARY_QUANTILES = (("p1", 0.01), ("p10", 0.1), ("p50", 0.5), ("p90", 0.9), ("p95", 0.95),
+                      ("p99", 0.99), ("p999", 0.999))  # fmt: skip
+_TIME = Axis("time since start", "time", low=0)
+_COLORS_THERE_ARE = 8
+_DRAWN = 1500  # dots of a scatter plot: more are a blot and make the page heavy
+
+
+def percentiles(view: View) -> Markup | str:
+    """Latency against percentile, both axes so that the tail can be read."""
+    marks = []
+    for name in ("e2e_s", "ttft_s", *_if_later(view), "itl_s", "tpot_s"):
+        q, values = _curve(view, name)
+        if values:
+            marks.append(Line(NAMES[name], q, values, _COLORS[name]))
+    if not marks:
+        return ""
+    return figure(Chart("percentiles", "Latency by percentile", Axis("percentile", "", "percentile",
+        low=0, high=0.999), Axis("latency", "s", "log"), marks,
+        note="Requests that ended ok in measured stages."))  # fmt: skip
+
+
+def distribution(name: str) -> Callable[[View], Markup | str]:
+    """A histogram of one metric, on a log axis where values differ a lot."""
+
+    def draw(view: View) -> Markup | str:
+        values = _samples(view, name)
+        if not len(values):
+            return ""
+        edges = _bins(values)
+        heights = np.histogram(values, edges)[0] * _stride(view)
+        median, p99 = np.quantile(values, [0.5, 0.99])
+        kind = "log" if edges[0] > 0 and edges[-1] / edges[0] > 20 else "linear"
+        count = "token gaps" if name == "itl_s" else "requests"
+        rules = [Rule(float(median), "p50", True)]
+        if p99 > median * 1.15:
+            rules.append(Rule(float(p99), "p99", True))
+        axis = Axis(NAMES[name], "s", kind, low=None if kind == "log" else edges[0])
+        return figure(Chart(f"histogram-{name}", f"{NAMES[name]} distribution", axis,
+            Axis(count, "count"), [Bars(count, edges, _list(heights), _COLORS[name])],
+            rules=rules, note=_beyond(values, edges)))  # fmt: skip
+
+    return draw
+
+
+def over_time(name: str) -> Callable[[View], Markup | str]:
+    """Median and tail of one metric in each interval."""
+
+    def draw(view: View) -> Markup | str:
+        x, rows = _quantiles_over_time(view, name)
+        if not any(v is not None for v in rows[0]):
+            return ""
+        p50, p90, p99 = rows
+        color = _COLORS[name]
+        marks: list[Mark] = [
+            Band("", x, p50, p99, color),
+            Band("", x, p50, p90, color),
+            Line("p50", x, p50, color),
+            Line("p90", x, p90, color),
+            Line("p99", x, p99, color, dashed=True),
+        ]
+        rules, note = _objectives(view, name, max(v for v in p99 if v is not None))
+        return figure(Chart(f"time-{name}", f"{NAMES[name]} over time", _TIME,
+            Axis(NAMES[name], "s", _kind(p50 + p99)), marks, view.shades, rules, note))  # fmt: skip
+
+    return draw
+
+
+def throughput(view: View) -> Markup | str:
+    """Tokens a second, when they came."""
+    if view.requests is None:
+        return _timeline_lines(view, "throughput", "Output tokens per second",
+            Axis("tokens/s", ""), {"output tokens/s": ("output_tokens_per_s", 2)})  # fmt: skip
+    tokens = np.diff(_tokens_until(view)) / view.step
+    return figure(Chart("throughput", "Output tokens per second", _TIME, Axis("tokens/s", ""),
+        [Line("output tokens/s", view.middles, _list(tokens), 2)], view.shades,
+        note="A request's tokens are spread evenly from its first to its last."))  # fmt: skip
+
+
+def requests_per_second(view: View) -> Markup | str:
+    """Requests that ended well, a second."""
+    if view.requests is None:
+        return _timeline_lines(view, "completions", "Completed requests per second",
+            Axis("requests/s", "1/s"), {"ok": ("requests_per_s", 2)})  # fmt: skip
+    r = view.requests
+    done = view.rates(np.where(r.ok, view.since_start("last_token"), np.nan))
+    failed = view.rates(np.where(r.ok, np.nan, _ended(view)))
+    marks = [Line("ok", view.middles, done, 2)]
+    if any(failed):
+        marks.append(Line("not ok", view.middles, failed, 3))
+    return figure(Chart("completions", "Completed requests per second", _TIME,
+        Axis("requests/s", "1/s"), marks, view.shades))  # fmt: skip
+
+
+def in_flight(view: View) -> Markup | str:
+    """Requests sent and not ended, at the edges of the intervals."""
+    if view.requests is None:
+        return _timeline_lines(view, "in-flight", "Requests in flight", Axis("requests", ""),
+            {"in flight": ("in_flight", 0)})  # fmt: skip
+    sent, ended = np.sort(view.since_start("sent")), np.sort(_ended(view))
+    sent, ended = sent[~np.isnan(sent)], ended[~np.isnan(ended)]
+    begun, over = (np.searchsorted(at, view.edges, "right") for at in (sent, ended))
+    flying = np.maximum(begun - over, 0) * _stride(view)
+    return figure(Chart("in-flight", "Requests in flight", _TIME, Axis("requests", ""),
+        [Line("in flight", _list(view.edges), _list(flying), 0)], view.shades))  # fmt: skip
+
+
+def rates(view: View) -> Markup | str:
+    """What the plan wanted and what was sent, a second."""
+    if view.requests is None:
+        return _timeline_lines(view, "rates", "Planned and sent requests per second",
+            Axis("requests/s", "1/s"), {"planned (due)": ("planned_rate", 7),
+            "sent": ("achieved_rate", 0)})  # fmt: skip
+    due, sent = view.rates(view.since_start("due")), view.rates(view.since_start("sent"))
+    return figure(Chart("rates", "Planned and sent requests per second", _TIME,
+        Axis("requests/s", "1/s"), [Line("planned (due)", view.middles, due, 7),
+        Line("sent", view.middles, sent, 0, dashed=True)], view.shades))  # fmt: skip
+
+
+def send_delay(view: View) -> Markup | str:
+    """How late requests were sent: the generator's own lateness."""
+    if view.requests is None:
+        return over_time("send_delay_s")(view)
+    p50, p99, top = view.by_interval(
+        view.since_start("due"), view.requests["send_delay_s"],
+        [quantile(0.5), quantile(0.99), _top],
+    )  # fmt: skip
+    return figure(Chart("send-delay", "Send delay over time", _TIME,
+        Axis("sent - due", "s", _kind(p50 + top)), [
+            Line("p50", view.middles, p50, 5), Line("p99", view.middles, p99, 4),
+            Line("max", view.middles, top, 3, dashed=True)], view.shades))  # fmt: skip
+
+
+def lengths(name: str, title: str, color: int) -> Callable[[View], Markup | str]:
+    """How long prompts, or answers, were."""
+
+    def draw(view: View) -> Markup | str:
+        if view.requests is None:
+            return ""
+        values = view.requests[name][view.requests.measured]
+        values = values[~np.isnan(values)]
+        if not len(values):
+            return ""
+        low, high = int(values.min()), int(values.max())
+        width = max(1, -(-(high - low + 1) // 40))
+        edges = [low - 0.5 + width * k for k in range((high - low) // width + 2)]
+        if low == high:  # one bar in the middle rather than a wall
+            edges = [low - 1.5, low - 0.5, low + 0.5, low + 1.5]
+        heights = np.histogram(values, edges)[0] * _stride(view)
+        note = f"{whole(low)} to {whole(high)} tokens, mean {number(float(values.mean()))}."
+        if low == high:
+            note = f"All have {whole(low)} tokens."
+        return figure(Chart(f"lengths-{name}", title, Axis("tokens", "", low=edges[0],
+            high=edges[-1]), Axis("requests", "count"),
+            [Bars("requests", edges, _list(heights), color)], note=note))  # fmt: skip
+
+    return draw
+
+
+def against(length: str, latency: str, title: str) -> Callable[[View], Markup | str]:
+    """Latency against a length: dots, and the median for each stretch of lengths."""
+
+    def draw(view: View) -> Markup | str:
+        if view.requests is None:
+            return ""
+        r = view.requests
+        known = r.measured & ~np.isnan(r[length]) & ~np.isnan(r[latency])
+        x, y = r[length][known], r[latency][known]
+        if len(x) < 2 or x.min() == x.max():
+            return ""  # one length only: there is nothing to see
+        kind = _kind(_list(np.quantile(y, [0.01, 0.999])))
+        chosen = _thin(y)
+        middles, medians = _medians(x, y)
+        note = "Line: median."
+        if len(chosen) < len(x):
+            drawn = f"{whole(len(chosen))} of {whole(len(x))}"
+            note += f" {drawn} requests drawn, the slowest included."
+        return figure(Chart(f"against-{length}-{latency}", title,
+            Axis("tokens", "", low=float(x.min()), high=float(x.max())),
+            Axis(NAMES[latency], "s", kind),
+            [Points("request", _list(x[chosen]), _list(y[chosen]), _COLORS[latency]),
+             Line("median", middles, medians, 7)], note=note))  # fmt: skip
+
+    return draw
+
+
+def errors(view: View) -> Markup | str:
+    """Requests that did not end well, by outcome, when they ended."""
+    counts = _failures(view)
+    base = np.zeros(len(view.edges) - 1)
+    marks = []
+    for color, name in zip((3, 1, 4, 6, 5, 0, 2, 7), counts, strict=False):
+        label = f"{name} ({whole(counts[name].sum())})"
+        marks.append(Bars(label, _list(view.edges), _list(counts[name]), color, _list(base)))
+        base = base + counts[name]
+    if not marks:
+        return ""
+    note = f"In each {seconds(view.step)}, when they ended."
+    if len(counts) > len(marks):
+        note += f" {len(counts) - len(marks)} more outcomes are not drawn."
+    return figure(Chart("errors", "Requests not ok, by outcome", _TIME, Axis("requests", "count"),
+        marks, view.shades, note=note))  # fmt: skip
+
+
+def _failures(view: View) -> dict[str, Floats]:
+    """Requests in each interval for each outcome but ok, the most frequent outcome first."""
+    found: dict[str, Floats] = {}
+    if view.requests is not None:
+        at = _ended(view)
+        for name in view.requests.texts["outcome"][0]:
+            if name != "ok":
+                mine = view.requests.is_text("outcome", name)
+                found[name] = view.counts(np.where(mine, at, np.nan))
+    else:
+        names = {n for row in view.timeline for n in row.get("failed_by_outcome") or {}}
+        for name in names:
+            (sums,) = view.timeline_by_interval("failed_by_outcome", [_sum], name)
+            found[name] = np.array([v or 0.0 for v in sums])
+    return dict(sorted(found.items(), key=lambda item: -item[1].sum()))
+
+
+def stalls_over_time(view: View) -> Markup | str:
+    """The longest silence in the middle of an answer, for each interval."""
+    if view.requests is None:
+        return ""
+    gaps = np.where(view.requests.ok, view.requests["longest_gap_s"], np.nan)
+    p50, top = view.by_interval(
+        view.since_start("due"), gaps, [quantile(0.5), _top]
+    )
+    if not any(v is not None for v in top):
+        return ""
+    return figure(Chart("stalls", "Longest gap in an answer, over time", _TIME,
+        Axis("longest gap", "s", _kind(p50 + top)), [Line("median request", view.middles, p50, 4),
+        Line("worst request", view.middles, top, 3)], view.shades))  # fmt: skip
+
+
+def worker_cpu(view: View) -> Markup | str:
+    """CPU of each worker over time."""
+    return _workers_over_time(view, "cpu", "worker-cpu", "CPU of each worker", "share")
+
+
+def worker_lag(view: View) -> Markup | str:
+    """How late each worker's event loop ran, over time."""
+    return _workers_over_time(
+        view, "loop_lag_p99_s", "worker-lag", "Loop lag p99 of each worker", "s"
+    )
+
+
+PICTURES: dict[str, tuple[Callable[[View], Markup | str], ...]] = {
+    "Latency": (
+        percentiles, over_time("ttft_s"), distribution("ttft_s"), over_time("itl_s"),
+        distribution("itl_s"), over_time("tpot_s"), distribution("tpot_s"), over_time("e2e_s"),
+        distribution("e2e_s"),
+    ),
+    "Load": (
+        throughput, requests_per_second, in_flight, rates, send_delay,
+        distribution("send_delay_s"),
+    ),
+    "Errors and stalls": (errors, stalls_over_time, distribution("longest_gap_s")),
+    "Lengths": (
+        lengths("prompt_tokens", "Prompt lengths", 0),
+        lengths("output_tokens", "Answer lengths", 2),
+        against("prompt_tokens", "ttft_s", "TTFT against prompt length"),
+        against("output_tokens", "e2e_s", "E2E against answer length"),
+    ),
+    "Load generator": (worker_cpu, worker_lag),
+}  # fmt: skip
+
+
+def _kind(values: Sequence[float | None]) -> str:
+    """A log axis where values differ so much that a linear one would hide most of them."""
+    return "log" if spread([v for v in values if v]) > 15 else "linear"
+
+
+def _list(values: Any) -> list[float]:
+    return [float(v) for v in values]
+
+
+def _stride(view: View) -> int:
+    return view.requests.stride if view.requests else 1
+
+
+def _samples(view: View, name: str) -> Floats:
+    """All values of a metric over measured requests."""
+    r = view.requests
+    if r is None:
+        return np.array([])
+    if name == "itl_s":
+        return _pooled(r)
+    values = r[name][r.measured]
+    return values[~np.isnan(values)]
+
+
+def _pooled(r: Requests) -> Floats:
+    """ITL samples of measured requests, where the run recorded them."""
+    if r.itl is None or r.itl_ends is None:
+        return np.array([])
+    sizes = np.diff(r.itl_ends, prepend=0)
+    return r.itl[np.repeat(r.measured, sizes)]
+
+
+def _curve(view: View, name: str) -> tuple[list[float], list[float]]:
+    """Percentile curve: from the samples, else from the summary's percentiles."""
+    values = _samples(view, name)
+    if len(values):
+        top = min(0.999, 1 - 1 / len(values))  # beyond that there is no such percentile
+        q = 1 - np.logspace(0, np.log10(1 - top), 120)
+        return _list(q), _list(np.quantile(values, q))
+    figures = (view.summary.get("metrics") or {}).get(name) or {}
+    known = [(q, figures[key]) for key, q in _SUMMARY_QUANTILES if figures.get(key) is not None]
+    return [q for q, _ in known], [v for _, v in known]
+
+
+def _if_later(view: View) -> tuple[str, ...]:
+    """TTFT from due where it differs from TTFT from sent: late requests, open loop."""
+    metrics = view.summary.get("metrics") or {}
+    sent, due = (metrics.get(n) or {} for n in ("ttft_s", "ttft_due_s"))
+    a, b = sent.get("p99"), due.get("p99")
+    return ("ttft_due_s",) if a and b and b > 1.05 * a else ()
+
+
+def _bins(values: Floats) -> list[float]:
+    """Edges of about 50 bins over nearly all values; the tail beyond p99.9 is left out."""
+    low, high = float(values.min()), float(np.quantile(values, 0.999))
+    positive = values[values > 0]
+    if len(positive) and high / float(positive.min()) > 20:
+        low = float(np.quantile(positive, 0.001))
+        return log_edges(low, max(high, low * 1.0001), 48)
+    if high <= low:
+        high = low * 1.1 or 1.0
+        low = low * 0.9
+    return _list(np.linspace(low, high, 49))
+
+
+def _beyond(values: Floats, edges: list[float]) -> str:
+    above = int((values > edges[-1]).sum())
+    below = int((values < edges[0]).sum())
+    notes = [f"{whole(above)} above, up to {seconds(float(values.max()))}"] if above else []
+    notes += [f"{whole(below)} below, {whole(int((values == 0).sum()))} of them 0"] if below else []
+    return f"Not shown: {'; '.join(notes)}." if notes else ""
+
+
+def _quantiles_over_time(view: View, name: str) -> tuple[list[float], list[list[float | None]]]:
+    """p50, p90, p99 in each interval: from the requests, for ITL from the timeline."""
+    if view.requests is not None and name != "itl_s":
+        values = np.where(view.requests.ok, view.requests[name], np.nan)
+        rows = view.by_interval(
+            view.since_start("due"), values, [quantile(0.5), quantile(0.9), quantile(0.99)]
+        )
+        return view.middles, rows
+    rows = []
+    for key, choose in (("p50", np.median), ("p90", np.median), ("p99", np.max)):
+        rows += view.timeline_by_interval(name, [lambda v, c=choose: float(c(v))], key)  # type: ignore[misc]
+    return view.middles, rows
+
+
+def _top(values: Floats) -> float:
+    return float(values.max())
+
+
+def _sum(values: Floats) -> float:
+    return float(values.sum())
+
+
+def _tokens_until(view: View) -> Floats:
+    """Output tokens that had come by each edge of the intervals."""
+    assert view.requests is not None
+    first, last = view.since_start("first_token"), view.since_start("last_token")
+    tokens = view.requests["output_tokens"]
+    known = ~np.isnan(first) & ~np.isnan(last) & ~np.isnan(tokens)
+    first, last, tokens = first[known], last[known], tokens[known]
+    took = np.maximum(last - first, 1e-9)
+    until = [float((tokens * np.clip((e - first) / took, 0, 1)).sum()) for e in view.edges]
+    return np.array(until) * _stride(view)
+
+
+def _ended(view: View) -> Floats:
+    """When each request ended, however it did; when it was due where it was never sent."""
+    assert view.requests is not None
+    at = view.since_start("end")
+    for column in ("last_token", "sent", "due"):
+        at = np.where(np.isnan(at), view.since_start(column), at)
+    return at
+
+
+def _thin(values: Floats) -> NDArray[np.int64]:
+    """Which requests to draw: some evenly chosen, and the slowest."""
+    if len(values) <= _DRAWN:
+        return np.arange(len(values))
+    some = np.linspace(0, len(values) - 1, _DRAWN - 100).astype(np.int64)
+    slowest = np.argsort(values)[-100:]
+    return np.unique(np.concatenate([some, slowest]))
+
+
+def _medians(x: Floats, y: Floats) -> tuple[list[float], list[float]]:
+    edges = np.unique(np.quantile(x, np.linspace(0, 1, 25)))
+    slots = np.clip(np.searchsorted(edges, x, side="right") - 1, 0, max(0, len(edges) - 2))
+    found = [(x[slots == k], y[slots == k]) for k in range(len(edges) - 1)]
+    found = [(a, b) for a, b in found if len(a) >= 3]
+    return [float(np.median(a)) for a, _ in found], [float(np.median(b)) for _, b in found]
+
+
+def _objectives(view: View, name: str, highest: float) -> tuple[list[Rule], str]:
+    """SLOs on this metric as lines across; one far above everything is said, not drawn."""
+    rules, notes = [], []
+    for objective in slos(view.summary):
+        if objective.metric == name and not objective.per_request:
+            if objective.bound <= 2.5 * highest:
+                rules.append(Rule(objective.bound, objective.text))
+            else:
+                notes.append(objective.text)
+    note = f"Out of the picture: {'; '.join(notes)}." if notes else ""
+    return rules[:3], note
+
+
+def _timeline_lines(
+    view: View, ident: str, title: str, axis: Axis, wanted: dict[str, tuple[str, int]]
+) -> Markup | str:
+    """Figures of the timeline as lines, for a run that kept no request log."""
+    marks = []
+    for label, (key, color) in wanted.items():
+        (means,) = view.timeline_by_interval(key, [lambda v: float(v.mean())])
+        if any(m is not None for m in means):
+            marks.append(Line(label, view.middles, means, color))
+    return figure(Chart(ident, title, _TIME, axis, marks, view.shades)) if marks else ""
+
+
+def _workers_over_time(view: View, key: str, ident: str, title: str, unit: str) -> Markup | str:
+    at: dict[str, list[float]] = {}
+    values: dict[str, list[float]] = {}
+    for row in view.timeline:
+        for worker in row.get("workers") or []:
+            if worker.get(key) is not None and row.get("offset_s") is not None:
+                at.setdefault(str(worker["id"]), []).append(row["offset_s"])
+                values.setdefault(str(worker["id"]), []).append(worker[key])
+    marks = []
+    for color, name in enumerate(sorted(at)[:_COLORS_THERE_ARE]):
+        figures = view.by_interval(np.array(at[name]), np.array(values[name]), [_top])
+        marks.append(Line(name, view.middles, figures[0], color))
+    if not marks:
+        return ""
+    note = "The highest value in each interval."
+    if len(at) > len(marks):
+        note += f" {len(marks)} of {len(at)} workers drawn."
+    return figure(Chart(ident, title, _TIME, Axis("", unit), marks, view.shades, note=note))

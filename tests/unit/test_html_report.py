@@ -1,0 +1,238 @@
+import json
+import re
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
+import run_folder
+
+from exporters import html_report, report_pictures
+from exporters.report_view import look
+
+VOID = {"meta", "br", "link", "img", "hr", "input"}
+OPTIONAL = {"tr", "td", "th", "thead", "tbody", "li", "p"}  # HTML lets these end by themselves
+
+
+class Page(HTMLParser):
+    """The page's text and elements, and whether its elements are nested well."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.open, self.wrong, self.found, self.words = [], [], [], []
+        self.feed(html)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.found.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        while self.open and self.open[-1] != tag and self.open[-1] in OPTIONAL:
+            self.open.pop()
+        if self.open and self.open[-1] == tag:
+            self.open.pop()
+        else:
+            self.wrong.append(tag)
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] not in ("script", "style"):
+            self.words.append(data)
+
+    @property
+    def text(self):
+        return re.sub(r"\s+", " ", " ".join(self.words))
+
+    def ids(self, tag):
+        return [attrs.get("id") for name, attrs in self.found if name == tag]
+
+
+def build(folder):
+    summary = json.loads((folder / "summary.json").read_text())
+    return html_report.build(summary, folder / "requests.jsonl", folder / "timeline.jsonl")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return run_folder.write(
+        tmp_path_factory.mktemp("run"), run_folder.rows(n=1500, burst=True, itl=True)
+    )
+
+
+@pytest.fixture(scope="module")
+def html(folder):
+    return build(folder)
+
+
+@pytest.fixture(scope="module")
+def page(html):
+    return Page(html)
+
+
+def test_every_element_is_closed(page):
+    assert page.wrong == []
+    assert page.open == []
+
+
+def test_it_needs_nothing_from_the_network(page, html):
+    for tag, attrs in page.found:
+        assert "src" not in attrs, tag
+        assert not re.match(r"\w+:|//", attrs.get("href") or ""), attrs
+    assert tag_with(page, "link") is None
+    assert "@import" not in html
+    assert "url(" not in html
+    policy = next(a["content"] for t, a in page.found if a.get("http-equiv"))
+    assert policy.startswith("default-src 'none'")
+
+
+def tag_with(page, tag):
+    return next((attrs for name, attrs in page.found if name == tag), None)
+
+
+def test_the_verdict_comes_first_and_names_the_slo_that_failed(page, folder):
+    summary = json.loads((folder / "summary.json").read_text())
+    ratio = summary["requests"]["failed"] / summary["requests"]["due"]
+    start = page.text[: page.text.index("Key figures")]
+    assert "Valid run, but it fails 1 of 3 SLOs" in start
+    assert f"error_ratio {html_report.show(ratio, 'share')}, wanted <1%" in start
+
+
+def test_figures_are_those_of_the_summary(page, folder):
+    metrics = json.loads((folder / "summary.json").read_text())["metrics"]
+    for name in ("ttft_s", "itl_s", "tpot_s", "e2e_s"):
+        row = page.text[page.text.index(f" {name} ", page.text.index("Metric")) :][:200]
+        for key in ("mean", "p50", "p99", "max"):
+            assert html_report.show(metrics[name][key], "s") in row, (name, key)
+
+
+def test_it_has_every_picture(page):
+    assert set(page.ids("figure")) == {
+        "percentiles", "time-ttft_s", "time-itl_s", "time-tpot_s", "time-e2e_s",
+        "histogram-ttft_s", "histogram-itl_s", "histogram-tpot_s", "histogram-e2e_s",
+        "histogram-longest_gap_s", "histogram-send_delay_s", "throughput", "completions",
+        "in-flight", "rates", "send-delay", "errors", "stalls", "lengths-prompt_tokens",
+        "lengths-output_tokens", "against-prompt_tokens-ttft_s", "against-output_tokens-e2e_s",
+        "worker-cpu", "worker-lag",
+    }  # fmt: skip
+
+
+def test_every_link_leads_somewhere_on_the_page(page):
+    ids = {attrs["id"] for _, attrs in page.found if "id" in attrs}
+    links = {attrs["href"] for tag, attrs in page.found if tag == "a"}
+    assert links
+    assert {link[1:] for link in links} <= ids
+
+
+def test_text_from_outside_stays_text(tmp_path):
+    evil = "<script>alert(1)</script>"
+    rows = [dict(r, stage=evil, worker=evil) for r in run_folder.rows(n=60)]
+    found = run_folder.write(tmp_path, rows)
+    summary = json.loads((found / "summary.json").read_text())
+    summary["run"]["name"] = summary["run"]["model"] = evil
+    summary["warnings"] = [evil]
+    summary["valid"] = False
+    summary["invalid_reasons"] = [{"code": evil, "detail": evil}]
+    summary["server"] = {evil: evil, "series" + evil: [[1, 2], [2, 3]]}
+    for worker in summary["generator"]["workers"]:
+        worker["id"] = evil
+    html = html_report.build(summary, found / "requests.jsonl", found / "timeline.jsonl")
+    assert evil not in html
+    assert "&lt;script&gt;alert(1)" in html
+    assert Page(html).wrong == []
+
+
+def test_secrets_are_not_shown(html):
+    assert "hunter2" not in html
+    assert "sk-secret" not in html
+    assert "api_key: (not shown)" in html
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"valid": False, "invalid_reasons": [{"code": "worker_lost", "detail": "w1 died"}]},
+         ("Invalid run: its numbers must not be used", "worker_lost w1 died")),
+        ({"slo": {"passed": True, "checks": []}}, ("Valid run, no SLOs were checked",)),
+        ({"slo": {"passed": True, "checks": [{"key": "p99(ttft)", "text": "p99(ttft) <2s",
+          "actual": 1.0, "passed": True}]}}, ("Valid run, all SLOs met", "PASS p99(ttft) <2s 1 s")),
+        ({"slo": {"passed": None, "checks": [{"key": "p99(ttft)", "text": "p99(ttft) <2s",
+          "actual": None, "passed": None, "detail": "3 values are too few"}]}},
+         ("Valid run, but not every SLO could be judged", "NOT JUDGED", "3 values are too few")),
+    ],
+)  # fmt: skip
+def test_verdicts(tmp_path, changes, words):
+    folder = run_folder.write(tmp_path, run_folder.rows(n=60), with_timeline=False, **changes)
+    text = Page(build(folder)).text
+    for word in words:
+        assert word in text
+
+
+def test_a_run_without_a_request_log_is_drawn_from_its_timeline(folder):
+    summary = json.loads((folder / "summary.json").read_text())
+    page = Page(html_report.build(summary, None, folder / "timeline.jsonl"))
+    assert set(page.ids("figure")) == {
+        "percentiles", "time-ttft_s", "time-itl_s", "time-tpot_s", "time-e2e_s", "throughput",
+        "completions", "in-flight", "rates", "time-send_delay_s", "errors", "worker-cpu",
+        "worker-lag",
+    }  # fmt: skip
+
+
+def test_a_run_with_nothing_but_a_summary_has_a_page():
+    page = Page(html_report.build({"valid": False, "metrics": {}, "run": {}}, None, None))
+    assert "Invalid run" in page.text
+    assert "there are no latency figures" in page.text
+    assert page.ids("figure") == []
+
+
+def test_a_run_in_which_everything_failed_has_a_page(tmp_path):
+    folder = run_folder.write(tmp_path, run_folder.rows(n=80, error_share=1.0))
+    page = Page(build(folder))
+    assert "errors" in page.ids("figure")
+    assert "histogram-ttft_s" not in page.ids("figure")
+
+
+def test_one_request_is_enough(tmp_path):
+    folder = run_folder.write(tmp_path, run_folder.rows(n=1, error_share=0, stages=("main",)))
+    rows = [json.loads(line) for line in (folder / "requests.jsonl").read_text().splitlines()]
+    rows[0]["warmup"] = False
+    page = Page(build(run_folder.write(tmp_path, rows)))
+    assert {"percentiles", "histogram-ttft_s", "lengths-prompt_tokens"} <= set(page.ids("figure"))
+
+
+def test_a_torn_line_is_said(tmp_path):
+    folder = run_folder.write(tmp_path, run_folder.rows(n=50))
+    with (folder / "requests.jsonl").open("a") as file:
+        file.write('{"index": 50, "outc')
+    assert "1 line(s) of the request log could not be read" in Page(build(folder)).text
+
+
+def test_the_log_and_the_summary_give_the_same_percentiles(folder):
+    """The percentile picture is drawn from the log, the figures are the summary's: one truth."""
+    summary = json.loads((folder / "summary.json").read_text())
+    view = look(summary, folder / "requests.jsonl", folder / "timeline.jsonl")
+    for name in ("ttft_s", "itl_s", "tpot_s", "e2e_s"):
+        q, values = report_pictures._curve(view, name)
+        for key, share in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99)):
+            drawn = np.interp(share, q, values)
+            assert drawn == pytest.approx(summary["metrics"][name][key], rel=0.03), (name, key)
+
+
+def test_tokens_and_requests_are_conserved_in_the_pictures(folder):
+    summary = json.loads((folder / "summary.json").read_text())
+    view = look(summary, folder / "requests.jsonl", folder / "timeline.jsonl")
+    assert report_pictures._tokens_until(view)[-1] == pytest.approx(summary["tokens"]["output"])
+    assert view.counts(view.since_start("due")).sum() == summary["requests"]["due"]
+    failed = {k: int(v.sum()) for k, v in report_pictures._failures(view).items()}
+    assert failed == {k: n for k, n in summary["requests"]["by_outcome"].items() if k != "ok"}
+
+
+def test_stages_are_shaded_where_their_requests_were_due(folder):
+    view = look(json.loads((folder / "summary.json").read_text()), folder / "requests.jsonl", None)
+    assert [(s.name, s.muted) for s in view.shades] == [
+        ("warm-up", True), ("16 users", False), ("64 users", False),
+    ]  # fmt: skip
+    assert [s.start for s in view.shades] == pytest.approx([0, 30, 60], abs=0.2)
