@@ -14,7 +14,7 @@ indices, so that no two workers can ever send the same request.
 from __future__ import annotations
 
 import itertools
-import random
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -108,12 +108,12 @@ class Generator:
         self._entered: dict[int, AsyncResult] = {i: AsyncResult() for i in range(len(self.stages))}
         self._exhausted: set[int] = set()
         self._stop = Event()
+        self._drain_until = math.inf
         self._bases = stage_bases(self.stages)
         self._open_feed: Feed | None = None
         self._arrivals: Iterator[arrivals.Arrival] = iter(())
         limit = self.load.max_in_flight
         self._max_in_flight = None if limit is None else len(range(k, limit, n))
-        self._think = random.Random(f"think {workload.seed} {k}")
 
     # -- before the run ------------------------------------------------------------------------
 
@@ -137,8 +137,7 @@ class Generator:
 
     def _users(self, stage: int) -> int:
         """Most users of a closed-loop stage."""
-        profile, duration = self.stages[stage].profile, self.stages[stage].duration
-        return int(profile.highest(duration if duration is not None else 0.0))
+        return int(self.stages[stage].most_users)
 
     def _feed(self, stage: int) -> Feed:
         feed = self._feeds.get(stage)
@@ -181,13 +180,22 @@ class Generator:
         for feed in (*self._feeds.values(), *([self._open_feed] if self._open_feed else [])):
             feed.close()
 
-    def drain(self, seconds: float | None) -> int:
-        """Wait for requests in flight, at most so long; the rest is cancelled. Returns how many."""
-        self._requests.join(timeout=seconds)
+    def drain(self, seconds: float) -> int:
+        """Wait for requests in flight, at most so long; the rest is cancelled. Returns how many.
+
+        hurry() may shorten the wait meanwhile.
+        """
+        self._drain_until = min(self._drain_until, time.monotonic() + seconds)
+        while len(self._requests) and (left := self._drain_until - time.monotonic()) > 0:
+            self._requests.join(timeout=min(left, 0.1))
         cancelled = self.transport.cancel_all("still running when the run ended (load.drain)")
         self._requests.join(timeout=5)
         self._settling.join(timeout=30)
         return cancelled
+
+    def hurry(self, seconds: float) -> None:
+        """Let requests in flight have at most so long from now on."""
+        self._drain_until = min(self._drain_until, time.monotonic() + seconds)
 
     def close(self) -> None:
         """Free sockets and watchers."""
@@ -247,7 +255,7 @@ class Generator:
                 record = self._issue(stage, item, due_ns)
             finally:
                 self.active_slots -= 1
-            pause = self._pause()
+            pause = float(self.load.think_s(self.workload.seed, record.index))
             failures = failures + 1 if record.outcome in _NOT_REACHED else 0
             if failures:
                 # a server that is gone must not be hammered, nor a disk filled with failures
@@ -276,10 +284,10 @@ class Generator:
 
     def _active(self, j: int, stage: int, instant_ns: int) -> bool:
         """Whether a ramp has reached slot j yet, or has left it behind."""
-        profile, entered = self.stages[stage].profile, self._entered[stage]
+        entered = self._entered[stage]
         begin = entered.value if entered.ready() else None
         t = 0.0 if begin is None else max(0.0, (instant_ns - begin) / NS)
-        return j < round(float(profile.rate(t)))
+        return j < int(self.stages[stage].users_at(t))
 
     def _exhaust(self, stage: int, instant_ns: int | None) -> None:
         if stage not in self._exhausted:
@@ -287,12 +295,6 @@ class Generator:
             if instant_ns is not None and stage == len(self.stages) - 1:
                 self.snapshot.exhausted_s = (instant_ns - self.start_ns) / NS
             self._on_stage_done(stage, instant_ns)
-
-    def _pause(self) -> float:
-        think = self.load.think_time
-        if think is None:
-            return 0.0
-        return float(think) if isinstance(think, int | float) else float(think.draw(self._think))
 
     # -- open loop -----------------------------------------------------------------------------
 

@@ -20,7 +20,6 @@ import struct
 import time
 from dataclasses import dataclass
 from typing import Any, Protocol
-from urllib.parse import urlsplit
 
 import gevent.socket
 import httptools
@@ -29,6 +28,7 @@ from gevent.event import Event
 
 from tokenswarm import __version__
 from tokenswarm.records import BadInput, Outcome
+from tokenswarm.target import Target
 
 SO_TIMESTAMPNS = 35
 _TIMESPEC = struct.Struct("@ll")
@@ -40,52 +40,6 @@ _MAX_IDLE_NS = 4_000_000_000  # common servers close idle connections after 5 s
 _TAIL_NS = 250_000_000  # how long the end of the body may follow the protocol's end mark
 NS = 1_000_000_000
 USER_AGENT = f"tokenswarm/{__version__}"
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """Where requests go: one base URL, taken apart."""
-
-    url: str
-    tls: bool
-    host: str
-    port: int
-    prefix: str
-
-    def path(self, path: str) -> str:
-        """A protocol's path below the base URL; '/v1' is not doubled when both have it."""
-        if self.prefix.endswith("/v1") and path.startswith("/v1/"):
-            return self.prefix + path[3:]
-        return self.prefix + path
-
-    @property
-    def host_header(self) -> str:
-        """Value of the Host header."""
-        name = f"[{self.host}]" if ":" in self.host else self.host
-        return name if self.port == (443 if self.tls else 80) else f"{name}:{self.port}"
-
-
-def parse_url(url: str) -> Target:
-    """A base URL, e.g. http://[::1]:8000/proxy/v1. Raises BadInput for anything else."""
-    example = "expected something like http://127.0.0.1:8000 or https://host/path"
-    try:
-        parts = urlsplit(url.strip())
-        port = parts.port
-    except ValueError as e:
-        raise BadInput(f"--host {url!r}: {e}; {example}") from None
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise BadInput(f"--host {url!r}: not an http or https URL; {example}")
-    if parts.username or parts.password:
-        raise BadInput(
-            "--host: a user or password in the URL would end up in reports; "
-            "put the key into an environment variable and name it in backend.api_key_env"
-        )
-    if parts.query or parts.fragment:
-        raise BadInput(f"--host {url!r}: a base URL has no '?' or '#' part; {example}")
-    tls = parts.scheme == "https"
-    return Target(
-        url.strip(), tls, parts.hostname, port or (443 if tls else 80), parts.path.rstrip("/")
-    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from typing import Any
 import gevent
 from gevent import get_hub
 
-from tokenswarm import backends, prompts, slo, tokens, transport, workload
+from tokenswarm import backends, prompts, slo, target, tokens, transport, workload
 from tokenswarm.clock import StepWatch
 from tokenswarm.distributed.spool import Spool
 from tokenswarm.generator import Generator
@@ -64,7 +64,7 @@ class WorkerAgent:
         self._spool_dir = spool_dir
         self._spool: Spool | None = None
         self._sequence = 0
-        self._drain_s: float | None = None
+        self._drain_s = 0.0
         self._greenlets: list[gevent.Greenlet] = []
         self._steps = StepWatch()
         self._lag_timer: Any = None
@@ -97,11 +97,9 @@ class WorkerAgent:
         self.finished = False
         work = workload.parse(data["workload"], "workload.yaml")
         sys.setswitchinterval(0.0005)  # a thread that cuts prompts must not hold the loop up
-        source = get_hub().threadpool.apply(prompts.open_source, (work,))
+        source, tokenizer = get_hub().threadpool.apply(open_prompts, (work,))
         secret = os.environ.get(work.backend.api_key_env or "", "")
-        count = None
-        if work.tokenizer is not None:
-            count = tokens.load(work.tokenizer).count_plain
+        count = tokenizer.count_plain if tokenizer is not None else None
         self.generator = Generator(
             work, data["k"], data["n"],
             backends.make(work), source, make_transport(work, data["host"]),
@@ -148,10 +146,9 @@ class WorkerAgent:
         """Stop sending; requests in flight may finish within the given seconds."""
         if self.generator is None or self.finished:
             return
-        seconds = data.get("seconds")
-        if seconds is not None:
-            self._drain_s = min(seconds, self._drain_s) if self._drain_s is not None else seconds
         self.generator.stop()
+        if data.get("seconds") is not None:
+            self.generator.hurry(data["seconds"])
 
     def _on_ack(self, data: dict[str, Any]) -> None:
         if self._spool is not None:
@@ -283,7 +280,7 @@ class WorkerAgent:
         if self.generator is None or self.finished:
             return
         self.generator.stop()
-        self._drain_s = 0.0
+        self.generator.hurry(0)
         deadline = time.monotonic() + 5
         while not self.finished and time.monotonic() < deadline:
             gevent.sleep(0.01)
@@ -299,9 +296,15 @@ class WorkerAgent:
             self._spool = None
 
 
+def open_prompts(work: Any) -> tuple[Any, Any]:
+    """The prompt source of a workload and its tokenizer (None without one); slow, no gevent."""
+    tokenizer = tokens.load(work.tokenizer) if work.tokenizer is not None else None
+    return prompts.open_source(work, tokenizer=tokenizer), tokenizer
+
+
 def make_transport(work: Any, host: str) -> transport.Transport:
     """A transport for a workload. Raises BadInput for a bad URL, CA file or missing key."""
-    target = transport.parse_url(host)
+    to = target.parse_url(host)
     headers = tuple(work.backend.headers.items())
     if work.backend.api_key_env:
         key = os.environ.get(work.backend.api_key_env, "")
@@ -313,10 +316,10 @@ def make_transport(work: Any, host: str) -> transport.Transport:
         headers = (*headers, ("Authorization", f"Bearer {key}"))
     limits = work.timeouts
     return transport.Transport(
-        target,
+        to,
         transport.Timeouts(limits.connect, limits.first_token, limits.stall, limits.total),
         headers,
-        transport.tls_context(work.backend.ca_file, work.backend.insecure) if target.tls else None,
+        transport.tls_context(work.backend.ca_file, work.backend.insecure) if to.tls else None,
         keep_alive=work.backend.connection != "new",
     )
 

@@ -1,0 +1,371 @@
+"""The glue to Locust: options, the plan's messages, reports, the end of a run.
+
+Locust's master and workers carry everything: our messages are custom messages of its runners,
+snapshots ride in its own reports. What a run is, is decided in master.py and worker.py; this
+file only connects them to whatever runner there is, so that `tokenswarm run`, plain `locust`,
+`--master/--worker`, `--processes` and a single process do the same.
+
+The one subtle rule: a master's handler of `test_start` may block, and does: nothing is spawned
+before the server was probed and every worker is prepared.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gevent
+import locust.runners
+from locust.env import Environment
+from locust.runners import LocalRunner, MasterRunner, WorkerRunner
+
+from tokenswarm import workload
+from tokenswarm.distributed import options as options_module
+from tokenswarm.distributed.master import Master, Outlets
+from tokenswarm.distributed.options import Options
+from tokenswarm.distributed.worker import WorkerAgent, fire_request
+from tokenswarm.records import BadInput
+
+logger = logging.getLogger(__name__)
+_MESSAGE = "tokenswarm_"
+_TO_WORKER = ("plan", "go", "stage", "drain", "ack")
+_TO_MASTER = ("hello", "prepared", "refused", "failed", "late", "stage_done", "records",
+              "finished")  # fmt: skip
+_REPORT_S = 1.0
+_WORKERS_PATIENCE_S = 10.0
+
+MakeOutlets = Callable[[Options], Outlets]
+Page = Callable[[Any, "Master"], None]
+
+
+def install(
+    events: Any,
+    outlets: MakeOutlets,
+    log_line: Callable[..., bytes],
+    pages: Page | None = None,
+) -> None:
+    """Make a locustfile a tokenswarm one; see locustfiles/stream.py.
+
+    outlets, log_line and pages come from the exporters: files and metrics of a run, the line of
+    a request record, and what is added to Locust's web UI.
+    """
+    locust.runners.WORKER_REPORT_INTERVAL = _REPORT_S
+    events.init_command_line_parser.add_listener(options_module.add_arguments)
+
+    def on_init(environment: Environment, **_: Any) -> None:
+        if isinstance(environment.runner, WorkerRunner):
+            _Worker(environment, log_line)
+        else:
+            try:
+                _Head(environment, outlets, log_line, pages)
+            except BadInput as e:
+                complain(e)
+                sys.exit(2)
+
+    events.init.add_listener(on_init)
+
+
+def complain(error: BadInput) -> None:
+    """Print what the user gave and cannot be used."""
+    for problem in error.problems:
+        print(f"tokenswarm: {problem}", file=sys.stderr)  # noqa: T201 - stderr is the place
+    sys.stderr.flush()
+
+
+class _Worker:
+    """A Locust worker process."""
+
+    def __init__(self, environment: Environment, log_line: Callable[..., bytes]) -> None:
+        runner: Any = environment.runner
+        out = environment.parsed_options.out
+        spool = Path(out) / "workers" if out else None
+        self.agent = WorkerAgent(
+            runner.client_id, self._sender(runner), log_line, fire_request(environment), spool
+        )
+        for kind in _TO_WORKER:
+            runner.register_message(_MESSAGE + kind, self._receiver(kind), concurrent=True)
+        environment.events.report_to_master.add_listener(self._report)
+        environment.events.quitting.add_listener(self._quitting)
+        _ignore_first_interrupt()
+        runner.send_message(
+            _MESSAGE + "hello", {"pid": os.getpid(), "host": socket.gethostname()}
+        )
+
+    @staticmethod
+    def _sender(runner: Any) -> Callable[[str, dict[str, Any]], None]:
+        def send(kind: str, data: dict[str, Any]) -> None:
+            try:
+                runner.send_message(_MESSAGE + kind, data)
+            except Exception as e:  # noqa: BLE001 - the link is down; records are sent again
+                logger.warning("'%s' could not be sent to the master: %s", kind, e)
+
+        return send
+
+    def _receiver(self, kind: str) -> Callable[..., None]:
+        def receive(environment: Environment, msg: Any, **_: Any) -> None:
+            self.agent.receive(kind, msg.data)
+
+        return receive
+
+    def _report(self, client_id: str, data: dict[str, Any], **_: Any) -> None:
+        report = self.agent.report()
+        if report is not None:
+            data["tokenswarm"] = report
+
+    def _quitting(self, environment: Environment, **_: Any) -> None:
+        self.agent.leave()
+
+
+class _Head:
+    """A Locust master, or the single process of a run without workers."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        outlets: MakeOutlets,
+        log_line: Callable[..., bytes],
+        pages: Page | None,
+    ) -> None:
+        self.environment = environment
+        self.runner: Any = environment.runner
+        self.options = options_module.read(
+            environment.parsed_options, env_plain="TOKENSWARM_RUN" not in os.environ
+        )
+        work = workload.load(self.options.workload, self.options.sets)
+        self.headless = bool(environment.parsed_options.headless)
+        if self.headless and not environment.host:
+            raise BadInput("--host: missing; the base URL of the server under test")
+        self.outlets = outlets(self.options)
+        self.local: WorkerAgent | None = None
+        send = self._send_to_worker
+        if isinstance(self.runner, LocalRunner):
+            self.local = WorkerAgent(
+                self.runner.client_id, self._receive_local, log_line, fire_request(environment)
+            )
+            send = self._send_local
+        self.master = Master(
+            self.options, self.outlets, send, self._alive, self._say, self._show_users
+        )
+        self._waiter: gevent.Greenlet | None = None
+        self._closed = False
+        self._shown_users = 0
+        self._set_load_defaults(work)
+        self._listen()
+        if self.local is not None:
+            self.master.joined(self.runner.client_id, os.getpid(), socket.gethostname(), 0)
+        if pages is not None and environment.web_ui is not None:
+            pages(environment, self.master)
+        if self.headless and isinstance(self.runner, MasterRunner):
+            self._await_workers()
+
+    # -- Locust's events -----------------------------------------------------------------------
+
+    def _listen(self) -> None:
+        events = self.environment.events
+        events.test_start.add_listener(self._test_start)
+        events.test_stopping.add_listener(self._test_stopping)
+        events.quitting.add_listener(self._quitting)
+        events.worker_report.add_listener(self._worker_report)
+        if isinstance(self.runner, MasterRunner):
+            for kind in _TO_MASTER:
+                self.runner.register_message(_MESSAGE + kind, self._receiver(kind))
+        gevent.signal_handler(signal.SIGINT, self._interrupted)
+
+    def _set_load_defaults(self, work: Any) -> None:
+        """The numbers that Locust shows and starts with; the plan decides what is really sent."""
+        parsed = self.environment.parsed_options
+        users = [s.users for s in work.load.resolved_stages() if s.users]
+        parsed.num_users = users[0] if users else 1
+        parsed.spawn_rate = 100
+
+    def _await_workers(self) -> None:
+        """Locust looks once a second; a run that waits for its workers should start at once."""
+        wanted = self.environment.parsed_options.expect_workers
+        deadline = time.monotonic() + _WORKERS_PATIENCE_S
+        while len(self.runner.clients.ready) < wanted and time.monotonic() < deadline:
+            gevent.sleep(0.01)
+
+    def _test_start(self, environment: Environment, **_: Any) -> None:
+        if self.master.active:
+            return
+        try:
+            self.master.begin(environment.host, self._overrides(), self._ready())
+        except BadInput as e:
+            complain(e)
+            self._refuse(2)
+        except gevent.GreenletExit:
+            raise
+        except Exception:
+            logger.exception("The run could not be started")
+            self._refuse(4)
+        else:
+            self._waiter = gevent.spawn(self._end_with_the_plan)
+
+    def _refuse(self, code: int) -> None:
+        self.environment.process_exit_code = code
+        gevent.spawn(self._leave if self.headless else self.runner.stop)
+
+    def _overrides(self) -> list[str]:
+        """What the web UI's form changes, for a workload without stages."""
+        if self.headless or self.environment.web_ui is None:
+            return []
+        parsed = self.environment.parsed_options
+        load = workload.load(parsed.workload, self.options.sets).load
+        if load.stages:
+            return []
+        sets = []
+        if load.mode == "closed" and self.runner.target_user_count:
+            sets.append(f"load.users={self.runner.target_user_count}")
+        if load.mode == "open" and parsed.rate_per_s:
+            sets.append(f"load.rate_per_s={parsed.rate_per_s}")
+        if parsed.run_time:
+            sets += ["load.requests=null", f"load.duration={parsed.run_time}"]
+        return sets
+
+    def _ready(self) -> list[str]:
+        if self.local is not None:
+            return [self.runner.client_id]
+        nodes = self.runner.clients.ready
+        for node in nodes:
+            if node.id not in self.master.workers:
+                self.master.joined(node.id, None, "", self.runner.get_worker_index(node.id))
+        return sorted((n.id for n in nodes), key=self.runner.get_worker_index)
+
+    def _end_with_the_plan(self) -> None:
+        """When the run is over by itself, Locust's run is over too."""
+        self.master.wait()
+        if self.master.exit_code is not None:
+            self.environment.process_exit_code = self.master.exit_code
+        if self.headless:
+            self.outlets.linger(self.options.linger_s)
+            self._leave()
+        elif self.runner.state not in ("stopped", "stopping", "ready"):
+            self.runner.stop()
+
+    def _leave(self) -> None:
+        self.runner.quit()
+
+    def _test_stopping(self, environment: Environment, **_: Any) -> None:
+        web = environment.web_ui
+        by_timer = web is not None and gevent.getcurrent() is web._run_time_greenlet
+        if by_timer:
+            self.master.wait()  # Locust's own timer for the duration that our plan has too
+        else:
+            self.master.stop("stopped by the user")
+
+    def _quitting(self, environment: Environment, **_: Any) -> None:
+        self.master.stop("the master was told to end")
+        if self.master.exit_code is not None and environment.process_exit_code is None:
+            environment.process_exit_code = self.master.exit_code
+        if not self._closed:
+            self._closed = True
+            self.outlets.close()
+
+    def _interrupted(self) -> None:
+        """Ctrl-C: once ends the run in order, twice at once."""
+        signal.signal(signal.SIGINT, _end_at_once)
+        if self.master.active and self.master.run is not None and self.master.run.start_ns:
+            self._say("ending the run in order; Ctrl-C again ends at once")
+            gevent.spawn(self.master.stop, "interrupted")
+            if not self.headless:
+                gevent.spawn(self._leave_ui)
+        else:
+            if self.environment.process_exit_code is None:
+                self.environment.process_exit_code = 130 if self.headless else 0
+            gevent.spawn(self._leave if self.headless else self._leave_ui)
+
+    def _leave_ui(self) -> None:
+        self.master.wait()
+        self.runner.quit()
+        if self.environment.web_ui is not None:
+            self.environment.web_ui.stop()
+
+    # -- messages ------------------------------------------------------------------------------
+
+    def _receiver(self, kind: str) -> Callable[..., None]:
+        def receive(environment: Environment, msg: Any, **_: Any) -> None:
+            if kind == "hello":
+                index = self.runner.get_worker_index(msg.node_id)
+                self.master.joined(msg.node_id, msg.data["pid"], msg.data["host"], index)
+            else:
+                self.master.receive(kind, msg.node_id, msg.data)
+
+        return receive
+
+    def _worker_report(self, client_id: str, data: dict[str, Any], **_: Any) -> None:
+        if report := data.get("tokenswarm"):
+            self.master.report(client_id, report)
+
+    def _send_to_worker(self, kind: str, data: dict[str, Any], worker: str | None) -> None:
+        targets = [worker] if worker is not None else list(self.runner.clients)
+        for target in targets:
+            try:
+                self.runner.send_message(_MESSAGE + kind, data, client_id=target)
+            except Exception as e:  # noqa: BLE001 - a link that is down shows as silence
+                logger.warning("'%s' could not be sent to worker %s: %s", kind, target, e)
+
+    def _send_local(self, kind: str, data: dict[str, Any], worker: str | None) -> None:
+        assert self.local is not None
+        if kind == "ack":
+            self.local.receive(kind, data)
+        else:
+            gevent.spawn(self.local.receive, kind, data)
+
+    def _receive_local(self, kind: str, data: dict[str, Any]) -> None:
+        self.master.receive(kind, self.runner.client_id, data)
+
+    def _alive(self, worker_id: str) -> bool:
+        if self.local is not None:
+            report = self.local.report()
+            if report is not None:
+                self.master.report(worker_id, report)
+            return True
+        node = self.runner.clients.get(worker_id)
+        return node is not None and node.state != "missing"
+
+    # -- what people see -----------------------------------------------------------------------
+
+    @staticmethod
+    def _say(text: str) -> None:
+        print(f"tokenswarm: {text}", file=sys.stderr, flush=True)  # noqa: T201
+
+    def _show_users(self, users: int) -> None:
+        """Let Locust's own user count follow the plan's stages."""
+        run = self.master.run
+        if run is None or run.start_ns is None or self.runner.state != "running":
+            return
+        wanted = _planned_users(run)
+        if wanted is not None and wanted != self.runner.target_user_count and wanted > 0:
+            gevent.spawn(self.runner.start, wanted, 100)
+
+
+def _planned_users(run: Any) -> int | None:
+    """Users of the stage that is on; None in open loop."""
+    load = run.workload.load
+    if load.mode != "closed":
+        return None
+    offset = time.time() - run.start_ns / 1e9
+    for stage, window in zip(load.resolved_stages(), run.stages, strict=True):
+        if window.end_s is None or offset < window.end_s:
+            return int(stage.users_at(max(0.0, offset - (window.start_s or 0.0))))
+    return None
+
+
+def _ignore_first_interrupt() -> None:
+    """Ctrl-C reaches every process of a terminal; the master ends a run, not its workers."""
+
+    def interrupted() -> None:
+        signal.signal(signal.SIGINT, _end_at_once)
+
+    gevent.signal_handler(signal.SIGINT, interrupted)
+
+
+def _end_at_once(*_: Any) -> None:
+    os._exit(130)
