@@ -98,7 +98,10 @@ def build(summary: dict[str, Any], requests: Path | None, timeline: Path | None)
         metrics=metric_rows(summary.get("metrics") or {}),
         facts=facts(summary),
         sections=[(t, d) for t, d in sections if d or (t == "Load generator" and workers)],
-        outcomes=sorted(((_dict(summary, "requests").get("by_outcome")) or {}).items()),
+        outcomes=sorted(
+            _dict(_dict(summary, "requests"), "by_outcome").items(),
+            key=lambda item: (item[0] != "ok", -item[1]),
+        ),
         stages=stage_rows(summary),
         errors=summary.get("errors") or [],
         workers=workers,

@@ -41,6 +41,8 @@ def seconds(value: float | None) -> str:
     size = abs(value)
     if size == 0:
         return "0 s"
+    if size < 0.9995e-6:
+        return number(value * 1e9, "ns")
     if size < 0.9995e-3:
         return number(value * 1e6, "µs")
     if size < 0.9995:

@@ -60,10 +60,9 @@ def distribution(name: str) -> Callable[[View], Markup | str]:
         values = _samples(view, name)
         if not len(values):
             return ""
-        edges = _bins(values)
+        kind, edges = _bins(values)
         heights = np.histogram(values, edges)[0] * _stride(view)
         median, p99 = np.quantile(values, [0.5, 0.99])
-        kind = "log" if edges[0] > 0 and edges[-1] / edges[0] > 20 else "linear"
         count = "token gaps" if name == "itl_s" else "requests"
         rules = [Rule(float(median), "p50", True)]
         if p99 > median * 1.15:
@@ -352,24 +351,25 @@ def _if_later(view: View) -> tuple[str, ...]:
     return ("ttft_due_s",) if a and b and b > 1.05 * a else ()
 
 
-def _bins(values: Floats) -> list[float]:
-    """Edges of about 50 bins over nearly all values; the tail beyond p99.9 is left out."""
+def _bins(values: Floats) -> tuple[str, list[float]]:
+    """Kind of axis and edges of 48 bins over nearly all values; what is beyond p99.9 is left out."""
     low, high = float(values.min()), float(np.quantile(values, 0.999))
     positive = values[values > 0]
     if len(positive) and high / float(positive.min()) > 20:
         low = float(np.quantile(positive, 0.001))
-        return log_edges(low, max(high, low * 1.0001), 48)
+        return "log", log_edges(low, max(high, low * 1.0001), 48)
     if high <= low:
         high = low * 1.1 or 1.0
         low = low * 0.9
-    return _list(np.linspace(low, high, 49))
+    return "linear", _list(np.linspace(low, high, 49))
 
 
 def _beyond(values: Floats, edges: list[float]) -> str:
     above = int((values > edges[-1]).sum())
     below = int((values < edges[0]).sum())
     notes = [f"{whole(above)} above, up to {seconds(float(values.max()))}"] if above else []
-    notes += [f"{whole(below)} below, {whole(int((values == 0).sum()))} of them 0"] if below else []
+    zeros = int((values == 0).sum())
+    notes += [f"{whole(below)} below{f', {whole(zeros)} of them 0' if zeros else ''}"] if below else []
     return f"Not shown: {'; '.join(notes)}." if notes else ""
 
 
@@ -420,8 +420,8 @@ def _thin(values: Floats) -> NDArray[np.int64]:
     """Which requests to draw: some evenly chosen, and the slowest."""
     if len(values) <= _DRAWN:
         return np.arange(len(values))
-    some = np.linspace(0, len(values) - 1, _DRAWN - 100).astype(np.int64)
-    slowest = np.argsort(values)[-100:]
+    some = np.linspace(0, len(values) - 1, _DRAWN - 20).astype(np.int64)
+    slowest = np.argsort(values)[-20:]
     return np.unique(np.concatenate([some, slowest]))
 
 
