@@ -1,12 +1,14 @@
 """Make the folder that vLLM loads from a GGUF file: rebuild_model.py MODEL.gguf FOLDER.
 
-A state dict read from GGUF is dequantised, yet the model still carries a quantization config that vLLM
-would refuse: so a plain Llama is built around the same weights. The folder appears only when complete.
+A state dict read from GGUF is dequantised, yet the model still carries a quantization config that
+vLLM would refuse: so a plain Llama is built around the same weights. The folder appears only when
+complete.
 """
 
 import os
 import shutil
 import sys
+from pathlib import Path
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
@@ -26,4 +28,4 @@ shutil.rmtree(unfinished, ignore_errors=True)
 model.to(torch.bfloat16).save_pretrained(unfinished)
 tokenizer.save_pretrained(unfinished)
 shutil.rmtree(folder, ignore_errors=True)
-os.rename(unfinished, folder)
+Path(unfinished).rename(folder)

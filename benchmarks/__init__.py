@@ -1,0 +1,1 @@
+"""What tokenswarm is measured against: a ground truth in C, the physical limit, and its peers."""
