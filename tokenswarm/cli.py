@@ -106,7 +106,7 @@ def _prompts(args: argparse.Namespace) -> int:
 
 
 def _simulate(args: argparse.Namespace) -> int:
-    from tokenswarm.simulator.__main__ import main as simulate
+    from tokenswarm.simulator.command import main as simulate
 
     return int(simulate(args.rest))
 
