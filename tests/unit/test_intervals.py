@@ -1,0 +1,132 @@
+"""The bootstrap against what theory says. Seeds are fixed: these tests cannot fail by chance."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from exporters import intervals
+
+
+def correlated(rng: np.random.Generator, n: int, phi: float) -> Any:
+    """A first-order autoregressive series of mean 0 and variance 1."""
+    noise = rng.normal(size=n) * math.sqrt(1 - phi**2)
+    out = np.empty(n)
+    value = rng.normal()
+    for k in range(n):
+        value = phi * value + noise[k]
+        out[k] = value
+    return out
+
+
+@pytest.mark.parametrize(("phi", "least"), [(0.0, 34), (0.5, 34), (0.9, 31)])
+def test_intervals_cover_the_truth_also_when_values_depend_on_each_other(
+    phi: float, least: int
+) -> None:
+    # 38 of 40 expected at 95 %; a bootstrap of correlated series is known to cover less
+    rng = np.random.default_rng(5)
+    covered = {"mean": 0, "p90": 0}
+    for _ in range(40):
+        found = intervals.interval(correlated(rng, 1000, phi))
+        assert found is not None
+        for name, truth in (("mean", 0.0), ("p90", 1.2816)):
+            limits = found[name]
+            assert limits is not None
+            covered[name] += limits[0] <= truth <= limits[1]
+    assert min(covered.values()) >= least
+
+
+def test_intervals_by_single_requests_would_be_far_too_narrow() -> None:
+    series = correlated(np.random.default_rng(5), 2000, 0.9)
+    found = intervals.interval(series)
+    assert found is not None
+    assert found["mean"] is not None
+    width = found["mean"][1] - found["mean"][0]
+    independent = 2 * 1.96 * float(series.std()) / math.sqrt(len(series))
+    assert width > 2.5 * independent  # theory: sqrt((1 + phi) / (1 - phi)) = 4.4 times
+
+
+def test_blocks_are_longer_the_longer_the_memory() -> None:
+    rng = np.random.default_rng(1)
+    lengths = [intervals.block_length(correlated(rng, 2000, phi)) for phi in (0.0, 0.5, 0.9)]
+    assert lengths[0] < 8 < lengths[1] < lengths[2]
+
+
+def test_many_values_are_ranked_into_bins_without_losing_the_tail() -> None:
+    values = np.random.default_rng(2).exponential(size=100_000)
+    found = intervals.interval(values)
+    assert found is not None
+    # standard errors: mean 0.0032, p99 about sqrt(.99/.01/1e5) = 0.031
+    for name, truth, error in (("mean", 1.0, 0.0032), ("p99", -math.log(0.01), 0.031)):
+        limits = found[name]
+        assert limits is not None
+        low, high = limits
+        assert low < truth + error
+        assert high > truth - error
+        assert 2.5 * error < high - low < 5.5 * error
+
+
+def test_the_same_values_give_the_same_interval() -> None:
+    values = np.random.default_rng(2).normal(size=500)
+    assert intervals.interval(values) == intervals.interval(values.copy())
+
+
+def test_constant_values_have_an_interval_of_no_width() -> None:
+    assert intervals.interval(np.full(100, 0.25)) == {
+        "mean": [0.25, 0.25], "p50": [0.25, 0.25], "p90": [0.25, 0.25], "p99": [0.25, 0.25],
+    }  # fmt: skip
+
+
+def test_a_percentile_with_no_value_beyond_has_no_interval() -> None:
+    found = intervals.interval(np.arange(50, dtype=np.float64))
+    assert found is not None
+    assert found["p99"] is None
+    assert found["p90"] is not None
+
+
+def test_a_pooled_mean_weighs_requests_by_their_tokens() -> None:
+    sums = np.array([1.0, 9.0] * 50)
+    counts = np.array([10.0, 30.0] * 50)
+    found = intervals.ratio_interval(sums, counts)
+    assert found is not None
+    assert found["mean"] is not None
+    assert found["mean"][0] <= 0.25 <= found["mean"][1]
+    assert found["mean"][1] - found["mean"][0] < 0.05
+
+
+def row(k: int) -> bytes:
+    return json.dumps({
+        "index": k, "outcome": "ok", "warmup": False, "sent": float(k), "ttft_s": float(k),
+        "first_token": 0.0, "last_token": 1.0, "events": 3,
+    }).encode() + b"\n"  # fmt: skip
+
+
+def test_a_small_file_is_read_whole_in_any_order(tmp_path: Path) -> None:
+    path = tmp_path / "requests.jsonl"
+    path.write_bytes(b"".join(row(k) for k in range(100)) + b"torn {")
+    found = intervals.columns(path)
+    assert found.complete
+    assert list(found.by_name["ttft_s"]) == [float(k) for k in range(100)]
+    assert sum(found.by_name["gaps"]) == 200
+
+
+def test_of_a_big_file_stretches_from_all_over_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(intervals, "MOST", 1000)
+    path = tmp_path / "requests.jsonl"
+    path.write_bytes(b"".join(row(k) for k in range(20_000)))
+    found = intervals.columns(path)
+    times = list(found.by_name["sent"])
+    assert not found.complete
+    assert 900 <= len(times) <= 1100
+    assert times == sorted(set(times))
+    assert times[0] == 0
+    assert times[-1] == 19_999
+    quarters = [sum(q * 5000 <= t < (q + 1) * 5000 for t in times) for q in range(4)]
+    assert min(quarters) > 150
