@@ -44,6 +44,11 @@ class Batch(Generic[J]):
         """False for a request that is larger than the whole cache."""
         return self._kv_tokens is None or kv_tokens <= self._kv_tokens
 
+    def has_room(self, kv_tokens: int) -> bool:
+        """Whether a request of this size would start at once."""
+        fits = self._kv_tokens is None or self.kv_used + kv_tokens <= self._kv_tokens
+        return fits and not self.waiting and self.running < self._max_batch
+
     def submit(self, job: J) -> list[J]:
         """Queue a job; returns the jobs that start now (this one or none)."""
         self.waiting.append(job)

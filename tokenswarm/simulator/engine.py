@@ -19,7 +19,8 @@ from typing import Any
 from tokenswarm.records import Outcome
 from tokenswarm.simulator.answer import Answer, Ask, Protocol, RequestError, Shape
 from tokenswarm.simulator.batch import Batch
-from tokenswarm.simulator.faults import FAULTS, Canned, Delivery, choose, scripted
+from tokenswarm.simulator.fault_scripts import Delivery
+from tokenswarm.simulator.faults import FAULTS, Canned, choose, scripted
 from tokenswarm.simulator.job import DONE, HUNG, Job, Pace, Sink
 from tokenswarm.simulator.metrics import Metrics
 from tokenswarm.simulator.prefix_cache import PrefixCache, block_hashes
@@ -99,20 +100,18 @@ class Engine:
         """Queue a counted request; RequestError when it cannot be served."""
         job.ask, job.counted = ask, counted
         output = self._output_tokens(ask, counted.tokens)
-        queue_full = (
-            self.settings.max_queue is not None
-            and len(self.batch.waiting) >= self.settings.max_queue
-            and self.batch.running >= self.settings.max_batch
-        )
-        if queue_full:
-            raise RequestError(503, "the queue is full")
-        if not self.batch.can_ever_run(counted.tokens + output):
+        needed = counted.tokens + output
+        if not self.batch.can_ever_run(needed):
             raise RequestError(
                 400,
-                f"prompt and output need {counted.tokens + output} tokens of KV cache, "
-                f"the engine has {self.settings.kv_tokens}.",
+                f"prompt and output need {needed} tokens of KV cache, the engine has "
+                f"{self.settings.kv_tokens}.",
             )
-        job.kv_tokens = counted.tokens + output
+        limit = self.settings.max_queue
+        full = limit is not None and len(self.batch.waiting) >= limit
+        if full and not self.batch.has_room(needed):
+            raise RequestError(503, f"the queue is full: {limit} requests wait.")
+        job.kv_tokens = needed
         job.answer = self._answer(job, ask, counted, output)
         job.wanted_tokens = job.answer.output_tokens
         if ask.stream and self.settings.early_headers:
@@ -123,7 +122,7 @@ class Engine:
         """Log a request that was answered without a generation."""
         job.status = status
         if status >= 400 and job.outcome is Outcome.OK:
-            job.outcome = Outcome.THROTTLED if status == 429 else Outcome.HTTP_ERROR
+            job.outcome, job.fault = Outcome.HTTP_ERROR, None
         self._log(job)
 
     def client_closed(self, job: Job) -> None:
@@ -214,7 +213,7 @@ class Engine:
         delivery = Delivery(
             answer,
             job.api,
-            self._fault_rng,
+            Random(f"fault {settings.seed} {job.id}"),
             None if stall is None else int(stall * 1e9),
             int(settings.fault_slow_ms * NS_PER_MS),
         )
@@ -293,6 +292,7 @@ class Engine:
         metrics.finished[reason] += 1
         if job.running:
             job.running = False
+            self._keep_output(job)
             started = self.batch.release(job)
         elif answer is not None:
             started = self.batch.withdraw(job)
@@ -301,6 +301,19 @@ class Engine:
         self._pace.running = self.batch.running
         self._start(started, at)
         self._on_done(job)
+
+    def _keep_output(self, job: Job) -> None:
+        """Put the answer behind its prompt in the prefix cache: the next turn finds both."""
+        answer, counted = job.answer, job.counted
+        if not job.hashes or answer is None or counted is None or job.client_closed:
+            return
+        size = self.settings.block_size * counted.units_per_token
+        rest = list(counted.units[len(job.hashes) * size :])
+        if counted.units_per_token == 1:
+            rest += [answer.token_id(i) for i in range(answer.output_tokens)]
+        else:
+            rest += answer.text().encode()
+        self.cache.insert(block_hashes(rest, size, job.hashes[-1]))
 
     def _log(self, job: Job) -> None:
         self.active.discard(job)
@@ -317,7 +330,7 @@ def _line(job: Job) -> dict[str, Any]:
         "path": job.path,
         "protocol": job.api.name,
         "model": ask.model if ask else None,
-        "status": job.status,
+        "status": job.status or None,
         "outcome": str(job.outcome),
         "fault": job.fault,
         "prompt_tokens": counted.tokens if counted else None,

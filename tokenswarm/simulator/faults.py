@@ -9,32 +9,32 @@ accident, however short it is.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
-import orjson
-
 from tokenswarm.records import Outcome
-from tokenswarm.simulator.answer import Answer, End, Protocol, Script, Wait, coalesced
-
-SPLIT_PAUSE_NS = 300_000
-
-
-@dataclass(slots=True)
-class Delivery:
-    """One answer on its way: what a fault may change."""
-
-    answer: Answer
-    protocol: Protocol
-    rng: Random
-    stall_ns: int | None
-    slow_ns: int
-    late_ns: int = 0
-    close_delimited: bool = False
-    gzip: bool = False
-    cut_after: int = 0
+from tokenswarm.simulator.answer import Answer, Protocol, Script, coalesced
+from tokenswarm.simulator.fault_scripts import (
+    EMPTY_EVENTS,
+    Delivery,
+    cut_chunked,
+    empty_chunks,
+    error_event,
+    error_field,
+    error_first,
+    error_object,
+    gzipped,
+    hang_first,
+    hang_middle,
+    malformed,
+    mapped,
+    pause,
+    reset_middle,
+    spliced,
+    split,
+    truncate,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,149 +176,6 @@ def _gzip(delivery: Delivery) -> None:
     delivery.gzip = True
 
 
-# --- scripts from scripts --------------------------------------------------------------------
-
-
-def _hang_first(script: Script, delivery: Delivery) -> Script:
-    for item in script:
-        if isinstance(item, tuple) and item[2]:
-            yield from _stall(delivery)
-            yield item
-            break
-        yield item
-    yield from script
-
-
-def _hang_middle(script: Script, delivery: Delivery) -> Script:
-    yield from _until_cut(script, delivery)
-    yield from _stall(delivery)
-    yield from script
-
-
-def _stall(delivery: Delivery) -> Script:
-    yield End.HANG if delivery.stall_ns is None else Wait(delivery.stall_ns)
-
-
-def _pause(script: Script, delivery: Delivery) -> Script:
-    yield from _until_cut(script, delivery)
-    yield Wait(delivery.slow_ns)
-    yield from script
-
-
-def _truncate(script: Script, delivery: Delivery) -> Script:
-    yield from _until_cut(script, delivery)
-
-
-def _reset_middle(script: Script, delivery: Delivery) -> Script:
-    yield from _until_cut(script, delivery)
-    yield End.RESET
-
-
-def _cut_chunked(script: Script, delivery: Delivery) -> Script:
-    yield from _until_cut(script, delivery)
-    yield End.CUT
-
-
-def _error_object(script: Script, delivery: Delivery) -> Script:
-    yield from _until_cut(script, delivery)
-    yield delivery.protocol.error_event("CUDA out of memory"), 0, 0
-    if delivery.protocol.end_mark:
-        yield delivery.protocol.end_mark, 0, 0
-
-
-def _error_first(script: Script, delivery: Delivery) -> Script:
-    del script
-    yield delivery.protocol.error_event("context too long"), 0, 1
-    if delivery.protocol.end_mark:
-        yield delivery.protocol.end_mark, 0, 0
-
-
-def _error_event(script: Script, delivery: Delivery) -> Script:
-    yield from _until_cut(script, delivery)
-    yield b'event: error\ndata: {"message":"worker lost"}\n\n', 0, 0
-
-
-def _error_field(script: Script, delivery: Delivery) -> Script:
-    yield from _until_cut(script, delivery)
-    error = {"code": 500, "message": "slot unavailable", "type": "server_error"}
-    yield b"error: " + orjson.dumps(error) + b"\n\n", 0, 0
-    yield b"data: [DONE]\n\n", 0, 0
-
-
-def _malformed(script: Script, delivery: Delivery) -> Script:
-    yield from _until_cut(script, delivery)
-    yield b'data: {"choices":[{"index":0,"delta":{"conte\n\n', 0, 0
-    yield from script
-
-
-def _until_cut(script: Script, delivery: Delivery) -> Script:
-    """The script up to cut_after token events."""
-    left = delivery.cut_after
-    for item in script:
-        yield item
-        if isinstance(item, tuple) and item[1]:
-            left -= 1
-            if left == 0:
-                return
-
-
-def _spliced(make: Callable[[int], bytes]) -> Callable[[Script, Delivery], Script]:
-    """Something harmless of its own before every third token event and before the first."""
-
-    def wrap(script: Script, _delivery: Delivery) -> Script:
-        index = 0
-        for item in script:
-            if isinstance(item, tuple) and item[1]:
-                if index % 3 == 0:
-                    yield make(index), 0, 0
-                index += 1
-            yield item
-
-    return wrap
-
-
-def _mapped(change: Callable[[bytes], bytes]) -> Callable[[Script, Delivery], Script]:
-    def wrap(script: Script, _delivery: Delivery) -> Script:
-        for item in script:
-            yield (change(item[0]), item[1], item[2]) if isinstance(item, tuple) else item
-
-    return wrap
-
-
-def _empty_chunks(script: Script, delivery: Delivery) -> Script:
-    """Events without text before the first token and between tokens, as chunked prefill sends."""
-    template = _EMPTY_EVENTS[delivery.protocol.name] % orjson.dumps(delivery.answer.ask.model)
-    return _spliced(lambda _index: template)(script, delivery)
-
-
-def _split(script: Script, delivery: Delivery) -> Script:
-    """Every event cut at random bytes; the token counts with its last part."""
-    rng = delivery.rng
-    for item in script:
-        if not isinstance(item, tuple):
-            yield item
-            continue
-        payload, tokens, steps = item
-        cuts = sorted({rng.randrange(1, len(payload)) for _ in range(rng.randint(1, 3))})
-        for start, end in zip([0, *cuts], [*cuts, len(payload)], strict=True):
-            last = end == len(payload)
-            yield payload[start:end], tokens if last else 0, steps if start == 0 else 0
-            if not last and rng.random() < 0.25:
-                yield Wait(SPLIT_PAUSE_NS, shift=False)
-
-
-def gzipped(script: Script) -> Script:
-    """The body as one gzip stream, flushed after every event."""
-    packer = zlib.compressobj(6, zlib.DEFLATED, 31)
-    for item in script:
-        if isinstance(item, tuple):
-            payload = packer.compress(item[0]) + packer.flush(zlib.Z_SYNC_FLUSH)
-            yield payload, item[1], item[2]
-        else:
-            yield item
-    yield packer.flush(), 0, 0
-
-
 def scripted(delivery: Delivery, fault: Fault | None) -> Script:
     """The script of a streamed answer, with its fault."""
     answer, stream = delivery.answer, delivery.protocol.stream
@@ -332,18 +189,6 @@ def scripted(delivery: Delivery, fault: Fault | None) -> Script:
         script = coalesced(script, answer.shape.coalesce)
     return gzipped(script) if delivery.gzip else script
 
-
-_EMPTY_CHAT = (
-    b'data: {"id":"c","object":"chat.completion.chunk","created":1,"model":%b,"choices":'
-    b'[{"index":0,"delta":{"content":""},"logprobs":null,"finish_reason":null}]}\n\n'
-)
-_EMPTY_EVENTS = {
-    "openai-chat": _EMPTY_CHAT,
-    "openai-completions": b'data: {"id":"c","object":"text_completion","created":1,"model":%b,'
-    b'"choices":[{"index":0,"text":"","logprobs":null,"finish_reason":null}]}\n\n',
-    "llamacpp": b'data: {"index":0,"content":"","tokens":[],"stop":false,"model":%b}\n\n',
-    "triton": b'data: {"model_name":%b,"model_version":"1","text_output":""}\n\n',
-}
 
 OK, LOST = Outcome.OK, Outcome.CONNECTION_LOST
 STREAM_ERROR = Outcome.STREAM_ERROR
@@ -396,61 +241,59 @@ FAULTS: dict[str, Fault] = {
     "empty_chunks": Fault(
         OK,
         "events without text among the tokens",
-        wrap=_empty_chunks,
-        only=frozenset(_EMPTY_EVENTS),
+        wrap=empty_chunks,
+        only=frozenset(EMPTY_EVENTS),
     ),
-    "comments": Fault(OK, "keep-alive comments", wrap=_spliced(lambda _index: b": keep-alive\n\n")),
+    "comments": Fault(OK, "keep-alive comments", wrap=spliced(lambda _index: b": keep-alive\n\n")),
     "pings": Fault(
-        OK, "ping events with empty data", wrap=_spliced(lambda _index: b"event: ping\ndata:\n\n")
+        OK, "ping events with empty data", wrap=spliced(lambda _index: b"event: ping\ndata:\n\n")
     ),
-    "crlf": Fault(OK, "CRLF line ends", wrap=_mapped(lambda text: text.replace(b"\n", b"\r\n"))),
-    "cr": Fault(OK, "CR line ends", wrap=_mapped(lambda text: text.replace(b"\n", b"\r"))),
+    "crlf": Fault(OK, "CRLF line ends", wrap=mapped(lambda text: text.replace(b"\n", b"\r\n"))),
+    "cr": Fault(OK, "CR line ends", wrap=mapped(lambda text: text.replace(b"\n", b"\r"))),
     "no_space": Fault(
-        OK, "no blank after data:", wrap=_mapped(lambda text: text.replace(b"data: ", b"data:", 1))
+        OK, "no blank after data:", wrap=mapped(lambda text: text.replace(b"data: ", b"data:", 1))
     ),
-    "split_writes": Fault(OK, "events cut at random bytes", wrap=_split),
-    "pause_mid_stream": Fault(OK, "fault_slow_ms without a byte, then it goes on", wrap=_pause),
+    "split_writes": Fault(OK, "events cut at random bytes", wrap=split),
+    "pause_mid_stream": Fault(OK, "fault_slow_ms without a byte, then it goes on", wrap=pause),
     "stall_first_token": Fault(
         Outcome.TIMEOUT_FIRST_TOKEN,
         "no first token for fault_stall_s (null: for ever)",
-        wrap=_hang_first,
+        wrap=hang_first,
     ),
     "stall_mid_stream": Fault(
         Outcome.TIMEOUT_STALLED,
         "silence in the middle for fault_stall_s (null: for ever)",
-        wrap=_hang_middle,
+        wrap=hang_middle,
         alter=_cut_if_for_ever,
     ),
     "reset_mid_stream": Fault(
-        LOST, "connection reset in the middle", wrap=_reset_middle, alter=_cut
+        LOST, "connection reset in the middle", wrap=reset_middle, alter=_cut
     ),
-    "cut_mid_stream": Fault(LOST, "closed inside the chunked body", wrap=_cut_chunked, alter=_cut),
+    "cut_mid_stream": Fault(LOST, "closed inside the chunked body", wrap=cut_chunked, alter=_cut),
     "truncated": Fault(
         Outcome.TRUNCATED,
         "clean end without an end mark",
-        wrap=_truncate,
+        wrap=truncate,
         alter=_cut,
         min_events=2,
         outcomes={"triton": Outcome.SHORT_OUTPUT},
     ),
     "error_object": Fault(
-        STREAM_ERROR, "an error object among the tokens", wrap=_error_object, alter=_cut
+        STREAM_ERROR, "an error object among the tokens", wrap=error_object, alter=_cut
     ),
     "error_first": Fault(
-        STREAM_ERROR, "an error object instead of the first token", wrap=_error_first
+        STREAM_ERROR, "an error object instead of the first token", wrap=error_first
     ),
     "error_event": Fault(
-        STREAM_ERROR, "event: error among the tokens", wrap=_error_event, alter=_cut
+        STREAM_ERROR, "event: error among the tokens", wrap=error_event, alter=_cut
     ),
     "error_field": Fault(
         STREAM_ERROR,
         "llama.cpp's error: field",
-        wrap=_error_field,
+        wrap=error_field,
         alter=_cut,
         only=frozenset({"llamacpp"}) | _OPENAI,
     ),
-    "malformed_event": Fault(
-        Outcome.MALFORMED, "an event with half a JSON object", wrap=_malformed
-    ),
+    "malformed_event": Fault(Outcome.MALFORMED, "an event with half a JSON object", wrap=malformed),
 }
 """Every fault by name."""

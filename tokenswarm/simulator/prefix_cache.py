@@ -16,14 +16,7 @@ def block_hashes(units: Sequence[int] | bytes, size: int, parent: int = 0) -> li
     """One hash for each full block of `size` units; each depends on all blocks before it."""
     hashes = []
     for start in range(0, len(units) - size + 1, size):
-        parent = hash(
-            (
-                parent,
-                bytes(block)
-                if isinstance(block := units[start : start + size], bytes)
-                else tuple(block),
-            )
-        )
+        parent = hash((parent, *units[start : start + size]))
         hashes.append(parent)
     return hashes
 
