@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from rich.console import Console as Screen
+from rich.console import Console as RichConsole
 from rich.live import Live
 from rich.table import Table
 
@@ -56,6 +56,14 @@ class Now:
     overall: dict[str, dict[str, Any]]
     errors: dict[str, int]
     workers: str
+
+
+class Screen(RichConsole):
+    """A terminal or a file; rich would end the process when its reader goes away."""
+
+    def on_broken_pipe(self) -> None:
+        """Say nothing from now on."""
+        self.quiet = True
 
 
 class Console:

@@ -118,8 +118,8 @@ def _metrics(summary: dict[str, Any]) -> Table:
 
 
 def _stages(summary: dict[str, Any]) -> Table:
-    table = _table("Stages (* warm-up)", "", ("load", "due", "ok", "failed", "tok/s", "TTFT p50", "p99", "ITL p50",
-                                  "p99"))  # fmt: skip
+    columns = ("load", "due", "ok", "failed", "tok/s", "TTFT p50", "p99", "ITL p50", "p99")
+    table = _table("Stages (* warm-up)", "", columns)
     for stage in summary["stages"]:
         requests, metrics = stage["requests"], stage["metrics"]
         rate = stage["rate_per_s"]
@@ -140,8 +140,8 @@ def _errors(summary: dict[str, Any]) -> Iterator[Text]:
         return
     text = Text("Errors", style="bold")
     for error in errors[:_MOST_ERRORS]:
-        line = f"\n  {error['count']:,} {error['outcome']}: {error['error']}"
-        text.append(line[: 3 * WIDTH], style="not bold")
+        line = f"{error['count']:,} {error['outcome']}: {error['error']}"
+        text.append(f"\n  {line[: 2 * WIDTH]}", style="not bold")
     if len(errors) > _MOST_ERRORS:
         text.append(f"\n  and {len(errors) - _MOST_ERRORS} other texts", style="not bold")
     yield text

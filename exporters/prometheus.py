@@ -84,6 +84,7 @@ class View:
             total.merge(part)
         yield from _histograms(stats)
         yield from _counters(total)
+        yield _gauges("run_state", "1 for the state that the run is in", "state", self._state())
         if self._run is not None:
             yield from self._gauges(self._run)
 
@@ -102,6 +103,11 @@ class View:
                     part.merge(stages[index])
         return out
 
+    def _state(self) -> dict[str, int]:
+        """1 for the state of the run, idle before there is one."""
+        now = self._run.state if self._run is not None else STATES[0]
+        return {state: int(state == now) for state in STATES}
+
     def _gauges(self, run: Run) -> Iterator[Metric]:
         health = run.merged.health
         yield _gauge("users", "Users that take part", health.users)
@@ -119,8 +125,6 @@ class View:
         lags = {w.id: self._lags[w.id][1] for w in workers if w.id in self._lags}
         yield _gauges("worker_loop_lag_seconds", "p99 of how late the event loop was", "worker",
                       lags)  # fmt: skip
-        yield _gauges("run_state", "1 for the state that the run is in", "state",
-                      {state: int(state == run.state) for state in STATES})  # fmt: skip
         info = GaugeMetricFamily("tokenswarm_run_info", "What runs, always 1",
                                  labels=["run_id", "workload", "backend", "model"])  # fmt: skip
         backend = run.workload.backend
@@ -155,7 +159,7 @@ def _counter(name: str, help_: str, label: str, values: dict[str, int]) -> Count
 def _counters(total: StageStats) -> Iterator[Metric]:
     """The counters over all stages and runs; every outcome is there from the start."""
     outcomes = {o.value: total.outcomes[o.value] for o in Outcome}
-    outcomes[Outcome.LOST.value] += total.lost
+    outcomes[Outcome.LOST.value] = total.lost
     rows = (
         ("requests", "Requests by what became of them", "outcome", outcomes),
         ("prompt_tokens", "Tokens of prompts sent", "", {"": total.prompt_tokens}),
@@ -290,7 +294,8 @@ class Prometheus:
             _log.warning("%s", text)
             return
         self.port = self._server.server_port
-        threading.Thread(target=self._server.serve_forever, daemon=True, name="metrics").start()
+        serve = self._server.serve_forever
+        threading.Thread(target=serve, args=(0.1,), daemon=True, name="metrics").start()
         _log.info("Prometheus metrics at %s", self.url)
 
     def _app(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+from hand_made import objectives, record, run, worker
+
+from exporters import junit, summary
+from tokenswarm.run import Run
+
+SLO = {"p90(ttft)": "<2s", "p50(tpot)": "<5ms", "p999(e2e)": "<9s"}
+
+
+def made(**over: Any) -> Run:
+    rs = [record(k, due_s=10 + k * 0.1) for k in range(100)]
+    return run(worker(0, *rs), objectives=objectives(SLO), **over)
+
+
+def parsed(found: Run) -> ET.Element:
+    suite = ET.fromstring(junit.build(summary.build(found))).find("testsuite")
+    assert suite is not None
+    return suite
+
+
+def test_one_case_a_check_and_one_for_validity() -> None:
+    suite = parsed(made())
+    assert [c.get("name") for c in suite] == [
+        "the run is valid", "p90(ttft) <2s", "p50(tpot) <5ms", "p999(e2e) <9s", "error_ratio <1%",
+        "ok_requests >=1",
+    ]  # fmt: skip
+    assert {c.get("classname") for c in suite} == {"tokenswarm.hand-made"}
+    assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("6", "2", "1")
+    assert suite.get("time") == "31.000"
+
+
+def test_what_failed_says_why() -> None:
+    valid, ttft, tpot, e2e, *_ = parsed(made())
+    assert ttft.find("failure") is None
+    failure = tpot.find("failure")
+    assert failure is not None
+    assert failure.get("message") == "p50(tpot) <5ms: got 0.02"
+    assert failure.text == "20 ms, wanted <5ms"
+    error = e2e.find("error")
+    assert error is not None
+    assert error.text == "100 values are too few for p999"
+    invalid = valid.find("failure")
+    assert invalid is not None
+    assert invalid.get("message") == "insufficient_samples"
+
+
+def test_a_good_run_has_no_failures() -> None:
+    found = made()
+    found.objectives = objectives({"p90(ttft)": "<2s"})
+    suite = parsed(found)
+    assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("4", "0", "0")
+    assert all(len(case) == 0 for case in suite)
+
+
+def test_texts_that_xml_cannot_hold_are_replaced() -> None:
+    found = made(faults=[("internal_error", "bad \x00\x1b[31m <b> & \ud800 text")])
+    found.workload.name = "a<b>&\x07"
+    suite = parsed(found)
+    assert suite.get("name") == "tokenswarm.a<b>&\N{REPLACEMENT CHARACTER}"
+    failure = suite[0].find("failure")
+    assert failure is not None
+    assert failure.text is not None
+    assert "bad \ufffd\ufffd[31m <b> & \ufffd text" in failure.text
+
+
+def test_the_file_is_written_and_a_missing_folder_is_said(tmp_path: Path) -> None:
+    found = made(out=tmp_path)
+    exporter = junit.JUnit()
+    exporter.start(found)
+    exporter.interval(found)
+    exporter.finish(found, summary.build(found))
+    assert (tmp_path / "junit.xml").read_bytes() == junit.build(summary.build(found))
+    found.out = tmp_path / "gone"
+    said = summary.build(found)
+    exporter.finish(found, said)
+    exporter.close()
+    assert "cannot write" in said["warnings"][-1]
