@@ -128,16 +128,15 @@ class Load(Section):
         stages = raw.get("stages")
         if isinstance(stages, list | tuple):
             raw["stages"] = _named(stages)
-        elif raw.get("mode", "closed") == "closed" and raw.get("users") is None:
+        elif stages is None and not _is_open(raw) and raw.get("users") is None:
             raw["users"] = 1
         return raw
 
     @classmethod
     def contradictions(cls, raw: Mapping[str, Any]) -> Iterator[Problem]:
         """Find loads that no run could have."""
-        mode = raw.get("mode", "closed")
-        is_open = mode == "open" or (mode != "closed" and "rate_per_s" in raw)
-        if mode in ("open", "closed"):  # an unknown mode is mistake enough
+        is_open = _is_open(raw)
+        if raw.get("mode", "closed") in ("open", "closed"):  # an unknown one is mistake enough
             yield from _mode_problems(raw, is_open)
         stages = raw.get("stages")
         if stages is None:
@@ -184,6 +183,12 @@ def measured_names(load: Any) -> list[str]:
         return ["main"]
     sections = [stage for stage in _named(stages) if isinstance(stage, Mapping)]
     return [str(s["name"]) for s in sections if s.get("warmup") is not True]
+
+
+def _is_open(raw: Mapping[str, Any]) -> bool:
+    """Which loop is meant; where the mode is no word we know, by what else is said."""
+    mode = raw.get("mode") or "closed"
+    return mode == "open" or (mode != "closed" and raw.get("rate_per_s") is not None)
 
 
 def _process(value: Any) -> str | None:

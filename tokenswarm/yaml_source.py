@@ -58,6 +58,8 @@ class Source:
     def place(self, path: KeyPath) -> str:
         """Where a value came from: `--set a.b=1` or `file:line` of it or of what is around it."""
         related = [p for p in self.settings if path[: len(p)] == p]
+        if not related and path and path not in self.lines:  # a section that a setting made
+            related = [p for p in self.settings if p[: len(path)] == path]
         if related:
             return f"--set {self.settings[max(related, key=len)]}"
         return f"{self.name}:{self.line(path)}"
