@@ -115,16 +115,19 @@ class Master:
     def joined(self, worker_id: str, pid: int | None, host: str, index: int) -> None:
         """A worker connected, or connected again after a restart (then under a new id)."""
         known = self.workers.get(worker_id)
-        if known is None:
-            self.workers[worker_id] = Worker(worker_id, index, pid, host)
-            if self.active and self.run is not None:
-                late = self.workers[worker_id]
-                self.run.workers[worker_id] = late
-                self.run.faults.append(
-                    ("worker_late", f"worker {worker_id} ({host}) joined during the run; "
-                     "it has no share of this one")
-                )  # fmt: skip
+        if known is not None:  # Locust knew it before its own word about itself arrived
+            known.pid, known.host = pid or known.pid, host or known.host
+            if self.active:
                 self._write_workers()
+            return
+        self.workers[worker_id] = late = Worker(worker_id, index, pid, host)
+        if self.active and self.run is not None and self.run.start_ns is not None:
+            self.run.workers[worker_id] = late
+            self._fault(
+                "worker_late",
+                f"worker {worker_id} ({host}) joined during the run; it has no share of this one",
+            )
+            self._write_workers()
 
     @property
     def active(self) -> bool:

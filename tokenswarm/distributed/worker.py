@@ -16,6 +16,7 @@ import resource
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ NS = 1_000_000_000
 _LAG_PERIOD_S = 0.01
 _FLUSH_S = 0.5
 _ACK_WAIT_S = 30.0
+_CPU_SAMPLES = 6  # one a second
 
 
 class RequestFailed(Exception):  # noqa: N818 - what Locust's failure table shows
@@ -68,7 +70,7 @@ class WorkerAgent:
         self._greenlets: list[gevent.Greenlet] = []
         self._steps = StepWatch()
         self._lag_timer: Any = None
-        self._cpu_mark = (0.0, 0.0)
+        self._cpu_marks: deque[tuple[float, float]] = deque(maxlen=_CPU_SAMPLES)
         self.handlers: dict[str, Callable[[dict[str, Any]], None]] = {
             "plan": self._on_plan,
             "go": self._on_go,
@@ -124,9 +126,11 @@ class WorkerAgent:
         generator = self.generator
         assert generator is not None
         late_ns = time.time_ns() - data["start_ns"]
-        self._cpu_mark = (_cpu_s(), time.monotonic())
-        self._lag_timer = get_hub().loop.timer(_LAG_PERIOD_S)
-        self._arm_lag_timer()
+        self._cpu_marks.clear()
+        self._cpu_marks.append((time.monotonic(), _cpu_s()))
+        self._lag_timer = get_hub().loop.timer(_LAG_PERIOD_S, _LAG_PERIOD_S)
+        self._lag_fired_ns = time.monotonic_ns()
+        self._lag_timer.start(self._lag_fired)
         self._greenlets = [gevent.spawn(self._watch), gevent.spawn(self._flush_often)]
         if late_ns > 0:
             self._send("late", {"run": self.run_id, "seconds": late_ns / NS})
@@ -175,15 +179,12 @@ class WorkerAgent:
             if self._spool is not None:
                 self._spool.flush()
 
-    def _arm_lag_timer(self) -> None:
-        self._lag_due_ns = time.monotonic_ns() + round(_LAG_PERIOD_S * NS)
-        self._lag_timer.start(self._lag_fired)
-
     def _lag_fired(self) -> None:
         assert self.generator is not None
-        late = time.monotonic_ns() - self._lag_due_ns
+        now = time.monotonic_ns()
+        late = now - self._lag_fired_ns - round(_LAG_PERIOD_S * NS)
+        self._lag_fired_ns = now
         self.generator.snapshot.health.lag.record(max(0, late))
-        self._arm_lag_timer()
 
     def _watch(self) -> None:
         """Once a second: CPU, memory, clock steps, and the series kept small."""
@@ -205,12 +206,14 @@ class WorkerAgent:
     def _measure_cpu(self) -> None:
         assert self.generator is not None
         health = self.generator.snapshot.health
-        cpu, now = _cpu_s(), time.monotonic()
-        before_cpu, before = self._cpu_mark
-        if now - before > 0.5:
-            health.cpu = (cpu - before_cpu) / (now - before)
-            health.cpu_max = max(health.cpu_max, health.cpu)
-            self._cpu_mark = (cpu, now)
+        marks = self._cpu_marks
+        marks.append((time.monotonic(), _cpu_s()))
+        (then, cpu_then), (now, cpu_now) = marks[0], marks[-1]
+        if now - then > 0.5:
+            health.cpu = (cpu_now - cpu_then) / (now - then)
+            if len(marks) == marks.maxlen or not health.cpu_max:
+                # a busy second is no saturation: the mean over a few is
+                health.cpu_max = max(health.cpu_max, health.cpu)
         health.rss_bytes = _rss_bytes()
 
     def report(self) -> dict[str, Any] | None:
