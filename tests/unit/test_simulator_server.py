@@ -151,6 +151,19 @@ def test_token_ids_count_as_they_are(server):
     assert len(answer["choices"][0]["token_ids"]) == 2
 
 
+def test_logprobs_say_the_tokens_of_an_event():
+    body = {"prompt": "a", "max_tokens": 3, "logprobs": 1, "stream": True}
+    with engine("tokens_per_event=2") as server:
+        chunks = [json.loads(chunk) for chunk in stream(server, "/v1/completions", body)[:-1]]
+        chat = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 2, "logprobs": True}
+        answer = json.loads(call(server, "POST", "/v1/chat/completions", chat)[2])
+    choices = [chunk["choices"][0] for chunk in chunks]
+    assert [len(choice["logprobs"]["tokens"]) for choice in choices] == [2, 1]
+    assert "".join(choices[0]["logprobs"]["tokens"]) == choices[0]["text"]
+    assert choices[-1]["finish_reason"] == "length"
+    assert len(answer["choices"][0]["logprobs"]["content"]) == 2
+
+
 def test_stop_strings_end_the_answer_before_them(server):
     free = {"prompt": "abcd", "max_tokens": 6}
     text = json.loads(call(server, "POST", "/v1/completions", free)[2])["choices"][0]["text"]

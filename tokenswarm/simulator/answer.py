@@ -37,7 +37,14 @@ class Wait:
     shift: bool = True
 
 
-Script = Iterator[Piece | Wait | End]
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """Bytes outside of the framing of the body; the script ends with them."""
+
+    data: bytes
+
+
+Script = Iterator[Piece | Wait | Raw | End]
 
 
 class RequestError(Exception):
@@ -87,7 +94,6 @@ class Shape:
     end_mark: bool = True
     unfinished: bool = False
     whole: bool = False
-    channel: str = "content"
 
 
 @dataclass(frozen=True, slots=True)

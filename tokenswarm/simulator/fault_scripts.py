@@ -7,6 +7,7 @@ Subtle: "after some tokens" is delivery.cut_after token events, drawn once a req
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,9 +15,10 @@ from random import Random
 
 import orjson
 
-from tokenswarm.simulator.answer import Answer, End, Protocol, Script, Wait
+from tokenswarm.simulator.answer import Answer, End, Protocol, Raw, Script, Wait
 
 SPLIT_PAUSE_NS = 300_000
+_CONTENT = re.compile(rb'"content":("[^"]*")\}')
 
 _EMPTY_CHAT = (
     b'data: {"id":"c","object":"chat.completion.chunk","created":1,"model":%b,"choices":'
@@ -90,6 +92,12 @@ def cut_chunked(script: Script, delivery: Delivery) -> Script:
     """The connection closed inside the body."""
     yield from _until_cut(script, delivery)
     yield End.CUT
+
+
+def bad_chunk_size(script: Script, delivery: Delivery) -> Script:
+    """Broken framing after some tokens."""
+    yield from _until_cut(script, delivery)
+    yield Raw(b"zz\r\ndata: {}\r\n")
 
 
 def error_object(script: Script, delivery: Delivery) -> Script:
@@ -169,6 +177,39 @@ def empty_chunks(script: Script, delivery: Delivery) -> Script:
     """Events without text before the first token and between tokens, as chunked prefill sends."""
     template = EMPTY_EVENTS[delivery.protocol.name] % orjson.dumps(delivery.answer.ask.model)
     return spliced(lambda _index: template)(script, delivery)
+
+
+def reasoning(script: Script, delivery: Delivery) -> Script:
+    """The first half of a chat's tokens as reasoning."""
+    left = max(1, delivery.answer.output_tokens // 2)
+    for item in script:
+        if isinstance(item, tuple) and item[1] and left > 0:
+            left -= item[1]
+            changed = item[0].replace(b'"delta":{"content":', b'"delta":{"reasoning_content":')
+            yield changed, item[1], item[2]
+        else:
+            yield item
+
+
+def tool_calls(script: Script, _delivery: Delivery) -> Script:
+    """A chat's tokens as the arguments of one tool call; its name comes with the first."""
+    name = b'"id":"call_1","type":"function","function":{"name":"look_up",'
+    for item in script:
+        if isinstance(item, tuple) and item[1]:
+            call = rb'"tool_calls":[{"index":0,' + name + rb'"arguments":\1}}]}'
+            yield _CONTENT.sub(call, item[0]), item[1], item[2]
+            name = b'"function":{'
+        else:
+            yield item
+
+
+def multi_line(script: Script, _delivery: Delivery) -> Script:
+    """Every event over two data lines, which a reader joins with a line end."""
+    for item in script:
+        if isinstance(item, tuple):
+            yield item[0].replace(b',"choices":', b',\ndata: "choices":', 1), item[1], item[2]
+        else:
+            yield item
 
 
 def split(script: Script, delivery: Delivery) -> Script:

@@ -18,6 +18,7 @@ from tokenswarm.simulator.answer import Answer, Protocol, Script, coalesced
 from tokenswarm.simulator.fault_scripts import (
     EMPTY_EVENTS,
     Delivery,
+    bad_chunk_size,
     cut_chunked,
     empty_chunks,
     error_event,
@@ -29,10 +30,13 @@ from tokenswarm.simulator.fault_scripts import (
     hang_middle,
     malformed,
     mapped,
+    multi_line,
     pause,
+    reasoning,
     reset_middle,
     spliced,
     split,
+    tool_calls,
     truncate,
 )
 
@@ -156,10 +160,6 @@ def _whole(delivery: Delivery) -> None:
     delivery.answer.shape.whole = True
 
 
-def _reasoning(delivery: Delivery) -> None:
-    delivery.answer.shape.channel = "reasoning_content"
-
-
 def _cut(delivery: Delivery) -> None:
     delivery.answer.shape.unfinished = True
 
@@ -181,9 +181,9 @@ def scripted(delivery: Delivery, fault: Fault | None) -> Script:
     answer, stream = delivery.answer, delivery.protocol.stream
     if stream is None:
         raise ValueError(f"{delivery.protocol.name} has no streams")
-    delivery.cut_after = delivery.rng.randint(1, max(1, answer.events - 1))
     script = stream(answer)
     if fault is not None and fault.wrap is not None:
+        delivery.cut_after = delivery.rng.randint(1, max(1, answer.events - 1))
         script = fault.wrap(script, delivery)
     if answer.shape.coalesce > 1:
         script = coalesced(script, answer.shape.coalesce)
@@ -229,7 +229,16 @@ FAULTS: dict[str, Fault] = {
         only=frozenset({"openai-chat"}),
     ),
     "reasoning": Fault(
-        OK, "all text as reasoning_content", alter=_reasoning, only=frozenset({"openai-chat"})
+        OK,
+        "the first half of the text as reasoning_content",
+        wrap=reasoning,
+        only=frozenset({"openai-chat"}),
+    ),
+    "tool_calls": Fault(
+        OK,
+        "all text as the arguments of a tool call",
+        wrap=tool_calls,
+        only=frozenset({"openai-chat"}),
     ),
     "usage_every_chunk": Fault(OK, "usage in every chunk", alter=_usage_each),
     "usage_missing": Fault(OK, "no usage although asked for", alter=_no_usage),
@@ -253,6 +262,7 @@ FAULTS: dict[str, Fault] = {
     "no_space": Fault(
         OK, "no blank after data:", wrap=mapped(lambda text: text.replace(b"data: ", b"data:", 1))
     ),
+    "multi_line": Fault(OK, "one event over two data lines", wrap=multi_line, only=_OPENAI),
     "split_writes": Fault(OK, "events cut at random bytes", wrap=split),
     "pause_mid_stream": Fault(OK, "fault_slow_ms without a byte, then it goes on", wrap=pause),
     "stall_first_token": Fault(
@@ -270,6 +280,7 @@ FAULTS: dict[str, Fault] = {
         LOST, "connection reset in the middle", wrap=reset_middle, alter=_cut
     ),
     "cut_mid_stream": Fault(LOST, "closed inside the chunked body", wrap=cut_chunked, alter=_cut),
+    "bad_chunk_size": Fault(LOST, "a chunk size that is none", wrap=bad_chunk_size, alter=_cut),
     "truncated": Fault(
         Outcome.TRUNCATED,
         "clean end without an end mark",

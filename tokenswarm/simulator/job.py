@@ -14,11 +14,11 @@ from time import monotonic_ns, time_ns
 from typing import Any, Protocol
 
 from tokenswarm.records import Outcome
-from tokenswarm.simulator.answer import Answer, Ask, End, Piece, Script, Wait
+from tokenswarm.simulator.answer import Answer, Ask, End, Piece, Raw, Script, Wait
 from tokenswarm.simulator.answer import Protocol as Api
 from tokenswarm.simulator.metrics import Metrics
 from tokenswarm.simulator.tokenizing import Counted
-from tokenswarm.simulator.wire import LAST_CHUNK
+from tokenswarm.simulator.wire import LAST_CHUNK, chunk
 
 DONE = -1
 HUNG = -2
@@ -154,7 +154,7 @@ class Job:
 
     def _emit(self, payload: bytes, tokens: int, *, last: bool) -> None:
         if self.chunked:
-            payload = b"%x\r\n%b\r\n" % (len(payload), payload)
+            payload = chunk(payload)
             if last:
                 payload += LAST_CHUNK
         if self.head:
@@ -189,6 +189,9 @@ class Job:
         if isinstance(item, tuple):
             self._next = item
             return due + pace.gap_ns(item[2]) if item[2] else resume
+        if isinstance(item, Raw):
+            self.sink.write(item.data)
+            self.sink.cut()
         if item is End.HANG:
             return HUNG
         if item is End.RESET:

@@ -70,7 +70,7 @@ def stream_completions(answer: Answer) -> Script:
 
 
 def stream_chat(answer: Answer) -> Script:
-    """Chunks of /v1/chat/completions: role first, then the text or reasoning deltas."""
+    """Chunks of /v1/chat/completions: role first, then the text."""
     start = (
         b'data: {"id":"chatcmpl-%d","object":"chat.completion.chunk","created":%d,"model":%b,'
         b'"choices":[{"index":0,"delta":{'
@@ -78,7 +78,7 @@ def stream_chat(answer: Answer) -> Script:
     role = start + b'"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]'
     role += _usage_member(answer, 0) + b"}\n\n"
     yield role, 0, 0 if answer.shape.role_early else 1
-    head = start + b'"%b":"' % answer.shape.channel.encode()
+    head = start + b'"content":"'
     tail = b'"},"logprobs":null,"finish_reason":null'
     last = b'"},"logprobs":null,"finish_reason":"%b","stop_reason":null' % answer.finish.encode()
     early = answer.shape.role_early
@@ -156,7 +156,10 @@ def _common(body: dict[str, Any], protocol: str, max_tokens: int | None) -> Ask:
         usage_each=bool(options.get("include_usage") and options.get("continuous_usage_stats")),
         stop=stop_strings(body.get("stop")),
         add_special_tokens=bool(body.get("add_special_tokens", True)),
-        options={"token_ids": bool(body.get("return_token_ids"))},
+        options={
+            "token_ids": bool(body.get("return_token_ids")),
+            "logprobs": body.get("logprobs") not in (None, False),
+        },
     )
 
 
@@ -180,22 +183,16 @@ def _chunks(
     first_step: bool = True,
 ) -> Script:
     """Token chunks, then usage and the end mark; first_step is False when the role took it."""
-    shape, ids = answer.shape, answer.ask.options.get("token_ids")
-    plain = not (shape.usage_each or ids)
+    shape, options = answer.shape, answer.ask.options
+    plain = not (shape.usage_each or options["token_ids"] or options["logprobs"])
     close, last_close = tail + b"}]}\n\n", last_tail + b"}]}\n\n"
     taken = 0 if first_step else 1
     for text, count, done, last in answer.groups():
         if plain:
             payload = head + text.encode() + (last_close if last else close)
         else:
-            extra = _token_ids(answer, done - count, done) if ids else b""
-            payload = b"%b%b%b%b}]%b}\n\n" % (
-                head,
-                text.encode(),
-                last_tail if last else tail,
-                extra,
-                _usage_member(answer, done),
-            )
+            end = _with_extras(answer, last_tail if last else tail, done - count, done)
+            payload = head + text.encode() + end
         yield payload, count, count - taken
         taken = 0
     if not answer.output_tokens:
@@ -206,8 +203,23 @@ def _chunks(
         yield DONE, 0, 0
 
 
-def _token_ids(answer: Answer, start: int, end: int) -> bytes:
-    return b',"token_ids":' + orjson.dumps([answer.token_id(i) for i in range(start, end)])
+def _with_extras(answer: Answer, tail: bytes, start: int, end: int) -> bytes:
+    """The end of a chunk with what was asked for beside the text of tokens start to end."""
+    options = answer.ask.options
+    if options["logprobs"]:
+        tail = tail.replace(b"null", orjson.dumps(_logprobs(answer, start, end)), 1)
+    if options["token_ids"]:
+        tail += b',"token_ids":' + orjson.dumps([answer.token_id(i) for i in range(start, end)])
+    return tail + b"}]" + _usage_member(answer, end) + b"}\n\n"
+
+
+def _logprobs(answer: Answer, start: int, end: int) -> dict[str, Any]:
+    tokens = [answer.word(i) for i in range(start, end)]
+    if answer.ask.protocol == "openai-chat":
+        entry: dict[str, Any] = {"logprob": -0.1, "bytes": None, "top_logprobs": []}
+        return {"content": [{"token": token, **entry} for token in tokens]}
+    figures = {"token_logprobs": [-0.1] * len(tokens), "top_logprobs": None, "text_offset": None}
+    return {"tokens": tokens, **figures}
 
 
 def _usage_member(answer: Answer, output_tokens: int) -> bytes:
@@ -231,7 +243,9 @@ def _usage_chunk(answer: Answer, kind: bytes, prefix: bytes) -> bytes:
 
 def _whole(answer: Answer, prefix: str, kind: str, choice: dict[str, Any]) -> bytes:
     choice |= {"finish_reason": answer.finish, "stop_reason": None}
-    if answer.ask.options.get("token_ids"):
+    if answer.ask.options["logprobs"]:
+        choice["logprobs"] = _logprobs(answer, 0, answer.output_tokens)
+    if answer.ask.options["token_ids"]:
         choice["token_ids"] = [answer.token_id(i) for i in range(answer.output_tokens)]
     body = {
         "id": f"{prefix}-{answer.id}",

@@ -239,7 +239,7 @@ def _asked_fault(ask: Ask, body: dict[str, Any], request: HttpRequest) -> str | 
     model, sign, suffix = ask.model.partition("#")
     if sign:
         ask.model = model
-    query = parse_qs(request.query).get("fault", [None])[0]
+    query = parse_qs(request.query).get("fault", [None])[0] if request.query else None
     return body.get(FAULT_KEY) or request.headers.get(FAULT_HEADER) or query or suffix or None
 
 

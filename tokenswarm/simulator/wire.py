@@ -8,7 +8,9 @@ body is there.
 from __future__ import annotations
 
 import email.utils
+import functools
 import http
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -119,10 +121,14 @@ def head(status: int, headers: Iterable[tuple[str, str]]) -> bytes:
         reason = http.HTTPStatus(status).phrase
     except ValueError:
         reason = "Unknown"
-    date = email.utils.formatdate(usegmt=True)
-    lines = [f"HTTP/1.1 {status} {reason}", f"date: {date}", "server: tokenswarm"]
+    lines = [f"HTTP/1.1 {status} {reason}", f"date: {_date(int(time.time()))}"]
     lines += [f"{name}: {value}" for name, value in headers]
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
+
+
+@functools.lru_cache(maxsize=2)
+def _date(second: int) -> str:
+    return email.utils.formatdate(second, usegmt=True)
 
 
 def chunk(payload: bytes) -> bytes:
