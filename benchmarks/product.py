@@ -16,7 +16,7 @@ import yaml
 from benchmarks.ground_truth.truth import cache
 
 TOKENIZER = cache() / "models" / "smollm2"
-_PROGRAM = Path(sys.executable).with_name("tokenswarm")
+PROGRAM = Path(sys.executable).with_name("tokenswarm")
 
 
 def workload(
@@ -39,7 +39,7 @@ def command(content: dict[str, Any], host: str, folder: Path, *, workers: int = 
     file = folder / "workload.yaml"
     file.write_text(yaml.safe_dump(content))
     return [
-        str(_PROGRAM), "run", str(file), "--host", host, "--workers", str(workers),
+        str(PROGRAM), "run", str(file), "--host", host, "--workers", str(workers),
         "--out", str(folder / "out"), "--export", "prometheus=off",
     ]  # fmt: skip
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import math
 import os
 import platform
 import re
@@ -56,7 +57,7 @@ def publish(
 ) -> None:
     """Write NAME.json, NAME.md and, where Chromium is at hand, NAME.png."""
     RESULTS.mkdir(exist_ok=True)
-    content = json.dumps({**about, "results": data}, indent=1)
+    content = json.dumps(_plain({**about, "results": data}), indent=1, allow_nan=False)
     (RESULTS / f"{name}.json").write_text(content + "\n")
     versions = ", ".join(f"{key} {value}" for key, value in about["versions"].items())
     origin = f"Measured {about['date']} on {about['machine']}; {versions}."
@@ -64,6 +65,17 @@ def publish(
     picture = f"\n\n![{name}]({name}.png)" if drawn else ""
     (RESULTS / f"{name}.md").write_text(f"{markdown}{picture}\n\n{origin}\n")
     print(f"\n{markdown}\n\n{origin}")
+
+
+def _plain(value: Any) -> Any:
+    """The same for JSON: a number that is not one becomes null, others keep five digits."""
+    if isinstance(value, float):
+        return float(f"{value:.5g}") if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    return value
 
 
 def _draw(figure: Any, file: Path) -> bool:

@@ -140,7 +140,7 @@ def vllm(folder: Path) -> Iterator[Engine]:
         "VLLM_NO_USAGE_STATS": "1",
         "HF_HUB_OFFLINE": "1",
     }
-    with running(command, port, folder / "vllm.log", environment, 240) as engine:
+    with running(command, port, folder / "vllm.log", environment, 400) as engine:
         yield engine
 
 
