@@ -135,6 +135,11 @@ class _Head:
     ) -> None:
         self.environment = environment
         self.runner: Any = environment.runner
+        self.master: Any = None  # a Master, once the workload is known to be good
+        self._early: list[tuple[str, Any]] = []
+        if isinstance(self.runner, MasterRunner):
+            for kind in _TO_MASTER:  # workers may speak while the workload is still being read
+                self.runner.register_message(_MESSAGE + kind, self._receiver(kind))
         self.options = options_module.read(
             environment.parsed_options, env_plain="TOKENSWARM_RUN" not in os.environ
         )
@@ -153,6 +158,8 @@ class _Head:
         self.master = Master(
             self.options, self.outlets, send, self._alive, self._say, self._show_users
         )
+        for kind, msg in self._early:
+            self._receiver(kind)(environment, msg)
         self._waiter: gevent.Greenlet | None = None
         self._closed = False
         self._shown_users = 0
@@ -173,9 +180,6 @@ class _Head:
         events.test_stopping.add_listener(self._test_stopping)
         events.quitting.add_listener(self._quitting)
         events.worker_report.add_listener(self._worker_report)
-        if isinstance(self.runner, MasterRunner):
-            for kind in _TO_MASTER:
-                self.runner.register_message(_MESSAGE + kind, self._receiver(kind))
         gevent.signal_handler(signal.SIGINT, self._interrupted)
 
     def _set_load_defaults(self, work: Any) -> None:
@@ -195,6 +199,8 @@ class _Head:
     def _test_start(self, environment: Environment, **_: Any) -> None:
         if self.master.active:
             return
+        if environment.web_ui is not None:
+            environment.web_ui._cancel_run_time_timer()  # the plan has the form's duration
         try:
             self.master.begin(environment.host, self._overrides(), self._ready())
         except BadInput as e:
@@ -227,11 +233,13 @@ class _Head:
             sets.append(f"load.rate_per_s={parsed.rate_per_s}")
         if parsed.run_time:
             sets += ["load.requests=null", f"load.duration={parsed.run_time}"]
+            parsed.run_time = None  # Locust would keep it for the next start
         return sets
 
     def _ready(self) -> list[str]:
         if self.local is not None:
             return [self.runner.client_id]
+        self._await_workers()
         nodes = self.runner.clients.ready
         for node in nodes:
             if node.id not in self.master.workers:
@@ -253,12 +261,7 @@ class _Head:
         self.runner.quit()
 
     def _test_stopping(self, environment: Environment, **_: Any) -> None:
-        web = environment.web_ui
-        by_timer = web is not None and gevent.getcurrent() is web._run_time_greenlet
-        if by_timer:
-            self.master.wait()  # Locust's own timer for the duration that our plan has too
-        else:
-            self.master.stop("stopped by the user")
+        self.master.stop("stopped by the user")
 
     def _quitting(self, environment: Environment, **_: Any) -> None:
         self.master.stop("the master was told to end")
@@ -291,7 +294,9 @@ class _Head:
 
     def _receiver(self, kind: str) -> Callable[..., None]:
         def receive(environment: Environment, msg: Any, **_: Any) -> None:
-            if kind == "hello":
+            if self.master is None:
+                self._early.append((kind, msg))
+            elif kind == "hello":
                 index = self.runner.get_worker_index(msg.node_id)
                 self.master.joined(msg.node_id, msg.data["pid"], msg.data["host"], index)
             else:

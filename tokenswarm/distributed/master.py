@@ -46,7 +46,7 @@ _STAGE_LEAD_S = 0.02
 _PREPARE_TIMEOUT_S = 900.0
 _SILENCE_S = 20.0  # a worker that is alive but said nothing for so long counts as lost
 _GRACE_S = 60.0  # beyond load.drain, for the last reports
-_LATE_S = 0.1
+_LATE_S = 1.0
 
 SEND = Callable[[str, dict[str, Any], str | None], None]
 
@@ -296,6 +296,7 @@ class Master:
             worker.snapshot = Snapshot.from_wire(data["snapshot"])
 
     def _on_prepared(self, worker: Worker, data: dict[str, Any]) -> None:
+        self.joined(worker.id, data["pid"], data["host"], worker.index)
         worker.prepared = True
         if data["digest"] != self._digest_of(worker):
             worker.faults.append(

@@ -13,6 +13,7 @@ import gc
 import logging
 import os
 import resource
+import socket
 import sys
 import tempfile
 import time
@@ -119,8 +120,8 @@ class WorkerAgent:
         self.generator.prepare()
         gc.collect()
         gc.freeze()  # a full collection over the data set would stall the loop (200 ms measured)
-        self._send("prepared", {"run": self.run_id, "digest": source.digest,
-                                "warnings": list(source.warnings)})  # fmt: skip
+        self._send("prepared", {"run": self.run_id, "digest": source.digest, "pid": os.getpid(),
+                                "host": socket.gethostname()})  # fmt: skip
 
     def _on_go(self, data: dict[str, Any]) -> None:
         generator = self.generator
