@@ -19,7 +19,7 @@ from rich.console import Console as RichConsole
 from rich.live import Live
 from rich.table import Table
 
-from exporters.console_summary import render
+from exporters.console_summary import WIDTH, render
 from exporters.timeline import failures, quantiles, since, stage_at
 from exporters.units import number, seconds
 from tokenswarm.measure import METRICS, NS
@@ -73,6 +73,8 @@ class Console:
         self, screen: Screen | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._screen = screen or Screen(highlight=False)
+        if not self._screen.is_terminal and screen is None:
+            self._screen.width = WIDTH  # a log has no width of its own
         self._clock = clock
         self._live: Live | None = None
         self._points: deque[_Point] = deque()

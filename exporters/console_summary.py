@@ -55,7 +55,8 @@ def _verdict(summary: dict[str, Any]) -> Text:
 
 
 def _table(title: str, first: str, columns: tuple[str, ...]) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD)
+    table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD,
+                  collapse_padding=True)  # fmt: skip
     table.add_column(first, no_wrap=True)
     for column in columns:
         table.add_column(column, justify="right", no_wrap=True)
@@ -118,7 +119,7 @@ def _metrics(summary: dict[str, Any]) -> Table:
 
 
 def _stages(summary: dict[str, Any]) -> Table:
-    columns = ("load", "due", "ok", "failed", "tok/s", "TTFT p50", "p99", "ITL p50", "p99")
+    columns = ("load", "due", "ok", "failed", "tok/s", "TTFT\np50", "\np99", "ITL\np50", "\np99")
     table = _table("Stages (* warm-up)", "", columns)
     for stage in summary["stages"]:
         requests, metrics = stage["requests"], stage["metrics"]

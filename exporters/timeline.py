@@ -117,6 +117,9 @@ class Timeline:
         assert self._file is not None
         snapshot = run.merged
         stats = snapshot.total()
+        if run.start_ns is not None:
+            # what is before the plan's start is waiting, and would make the first rates too low
+            self._at = min(max(self._at, run.start_ns / NS), now)
         row = self._row(run, snapshot, stats, now)
         self._file.append(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE))
         self._at, self._stats, self._snapshot = now, stats, snapshot

@@ -6,6 +6,7 @@ It knows no metric. The one subtle rule: what is not known is a dash, never a no
 from __future__ import annotations
 
 NONE = "-"
+_UNITS = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6))
 
 
 def number(value: float | None) -> str:
@@ -18,13 +19,14 @@ def number(value: float | None) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """A duration: microseconds to seconds, three or four significant figures."""
+    """A duration: microseconds to seconds, three significant figures."""
     if value is None:
         return NONE
-    for unit, size in (("s", 1.0), ("ms", 1e-3)):
-        if abs(value) >= size:
-            return f"{value / size:.4g} {unit}"
-    return f"{value * 1e6:.3g} us" if value else "0 ms"
+    if not value:
+        return "0 ms"
+    unit, size = next(((u, s) for u, s in _UNITS if abs(value) >= s), _UNITS[-1])
+    scaled = value / size
+    return f"{scaled:,.0f} {unit}" if abs(scaled) >= 100 else f"{scaled:.3g} {unit}"
 
 
 def share(value: float | None) -> str:

@@ -319,6 +319,22 @@ class Snapshot:
             self.stages.append(StageStats())
         return self.stages[index]
 
+    def add(self, record: Record, start_ns: int) -> None:
+        """Count a request whose outcome is known. start_ns is the plan's instant 0."""
+        self.stage(record.stage).add(record)
+        self.series.add(record, start_ns)
+        self.records += 1
+        if record.sent_ns is not None:
+            sent_s = (record.sent_ns - start_ns) / 1e9
+            self.first_sent_s = min(
+                sent_s, sent_s if self.first_sent_s is None else self.first_sent_s
+            )
+        if record.end_ns is not None:
+            end_s = (record.end_ns - start_ns) / 1e9
+            self.last_event_s = max(
+                end_s, end_s if self.last_event_s is None else self.last_event_s
+            )
+
     def total(self, indices: Iterable[int] | None = None) -> StageStats:
         """Counts of all stages, or of some, added up into a new StageStats."""
         total = StageStats()

@@ -79,16 +79,8 @@ def record(
 def count(snapshot: Snapshot, *records: Record) -> Snapshot:
     """Count requests as a worker does."""
     for r in records:
-        stats = snapshot.stage(r.stage)
-        stats.started += 1
-        stats.add(r)
-        snapshot.series.add(r, T0)
-        snapshot.records += 1
-        if r.sent_ns is not None:
-            sent = (r.sent_ns - T0) / S
-            snapshot.first_sent_s = min(sent, snapshot.first_sent_s or sent)
-        if r.end_ns is not None:
-            snapshot.last_event_s = max((r.end_ns - T0) / S, snapshot.last_event_s or 0.0)
+        snapshot.stage(r.stage).started += 1
+        snapshot.add(r, T0)
     return snapshot
 
 

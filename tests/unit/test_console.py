@@ -74,7 +74,7 @@ def test_the_line_shows_load_rates_latencies_and_errors(clock: Clock) -> None:
     clock.now = 115.0
     shown.interval(found)
     assert lines(out)[-1] == (
-        "0:15 main: 4 users, 3 in flight, 60.3 req/s, 663.7 tok/s, TTFT 496.9 ms / 939.8 ms "
+        "0:15 main: 4 users, 3 in flight, 60.3 req/s, 663.7 tok/s, TTFT 497 ms / 940 ms "
         "ITL 20 ms / 20 ms (p50 / p99), errors: 3 http_error"
     )
 
@@ -198,8 +198,8 @@ def test_numbers(value: float | None, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(None, "-"), (0, "0 ms"), (0.0000123, "12.3 us"), (0.0123456, "12.35 ms"), (1.5, "1.5 s"),
-     (600, "600 s")],
+    [(None, "-"), (0, "0 ms"), (0.0000123, "12.3 us"), (0.0123456, "12.3 ms"), (0.2484, "248 ms"),
+     (1.5, "1.5 s"), (1600, "1,600 s")],
 )  # fmt: skip
 def test_durations(value: float | None, text: str) -> None:
     assert seconds(value) == text

@@ -155,3 +155,13 @@ def test_no_folder_no_file() -> None:
 )
 def test_the_stage_of_an_instant(offset: float, name: str | None) -> None:
     assert stage_at(run(), offset) == name
+
+
+def test_waiting_before_the_plan_is_no_part_of_the_first_interval(tmp_path: Path) -> None:
+    clock, found = Clock(), going(tmp_path, started=T0 / S - 5)
+    timeline = Timeline(clock=clock)
+    timeline.start(found)
+    clock.now += 1
+    timeline.interval(found)
+    timeline.close()
+    assert [(r["seconds"], r["stage"]) for r in rows(tmp_path)] == [(1.0, "warmup")]
