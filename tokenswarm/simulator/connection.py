@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 SO_TIMESTAMPNS = 35
 MAX_PIPELINED = 64
-READ_BYTES = 256 * 1024
+READ_BYTES = 64 * 1024
 _TIMESPEC = struct.Struct("@qq")
 _WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
