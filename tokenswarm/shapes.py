@@ -432,8 +432,9 @@ def _read(path: Path) -> list[tuple[int, Any]]:
     """(line, row) of a series file: CSV with or without a heading, or JSON arrays, one a line."""
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} cannot be read: {error}") from None
+    except (OSError, ValueError) as error:  # ValueError: not UTF-8, or no file's name
+        reason = getattr(error, "strerror", None) or error
+        raise ValueError(f"{spec.show(str(path))} cannot be read: {reason}") from None
     rows = [
         (number, _cells(line))
         for number, line in enumerate(lines, 1)

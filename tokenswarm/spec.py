@@ -12,6 +12,7 @@ whatever else is wrong. A key that is null counts as not given.
 from __future__ import annotations
 
 import difflib
+import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -167,6 +168,10 @@ def _prose(value: Any) -> str:
 def _mapping(value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise ValueError(f"must be a mapping of keys, got {show(value)}")
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
+        raise ValueError("must hold only what JSON can say: no .nan, no .inf") from None
     return dict(value)
 
 

@@ -119,12 +119,15 @@ def _look_beside(data: dict[str, Any], folder: Path) -> None:
     """Make relative paths that exist only beside the workload file point there."""
     for section, key in _file_keys(data):
         named = section.get(key)
-        if isinstance(named, str) and named and not Path(named).exists():
-            beside = folder / named
-            try:
-                section[key] = str(beside) if beside.exists() else named
-            except OSError:  # a name no file can have, such as one too long: told later
-                continue
+        if isinstance(named, str) and named and not _exists(named) and _exists(folder / named):
+            section[key] = str(folder / named)
+
+
+def _exists(path: str | Path) -> bool:
+    try:
+        return Path(path).exists()
+    except (OSError, ValueError):  # a name that no file can have
+        return False
 
 
 def _file_keys(data: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
@@ -143,8 +146,8 @@ def _file_keys(data: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
 def _missing_files(data: dict[str, Any]) -> Iterator[spec.Problem]:
     for section, key in _MUST_EXIST:
         named = data[section].get(key) if isinstance(data.get(section), dict) else None
-        if isinstance(named, str) and named and not Path(named).is_file():
-            yield (section, key), f"no such file: {named}"
+        if isinstance(named, str) and named and not _exists(named):
+            yield (section, key), f"no such file: {spec.show(named)}"
 
 
 class _Dumper(yaml.SafeDumper):

@@ -202,7 +202,7 @@ def _process(value: Any) -> str | None:
 
 def _named(stages: Any) -> list[Any]:
     """The stages with names for those that have none: warmup, stage-1, stage-2, ..."""
-    taken = {s.get("name") for s in stages if isinstance(s, Mapping)}
+    taken = {str(s.get("name")) for s in stages if isinstance(s, Mapping)}
     named: list[Any] = []
     measured = 0
     for stage in stages:
@@ -288,9 +288,9 @@ def _stage_list_problems(stages: Any, is_trace: bool) -> Iterator[Problem]:
     sections = [stage for stage in stages if isinstance(stage, Mapping)]
     if sections and all(stage.get("warmup") is True for stage in sections):
         yield ("stages",), "are all warm-up: nothing would be measured"
-    seen: set[Any] = set()
+    seen: set[str] = set()
     for position, stage in enumerate(sections):
-        name = stage.get("name")
+        name = str(stage.get("name"))
         if name in seen:
             yield ("stages", position, "name"), f"'{name}' is the name of another stage"
         seen.add(name)

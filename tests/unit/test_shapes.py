@@ -166,4 +166,4 @@ def test_a_missing_file_is_told() -> None:
         made({"series": {"file": "no-such.csv"}})
     ((place, found),) = spec.problems_of(caught.value)
     assert place == ("series", "points")
-    assert found.startswith("no-such.csv cannot be read: ")
+    assert found.startswith("'no-such.csv' cannot be read: No such file")

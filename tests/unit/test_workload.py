@@ -265,7 +265,7 @@ def test_a_mistake_in_a_closed_load(text: str, problem: str) -> None:
         ("{mode: open, arrivals: trace}",
          "load.trace: is required with arrivals: trace: the file with the times"),
         ("{mode: open, arrivals: trace, trace: no-such.csv}",
-         "load.trace: no such file: no-such.csv"),
+         "load.trace: no such file: 'no-such.csv'"),
         ("{mode: open, rate_per_s: 1, duration: 5s, speed: 2}",
          "load.speed: needs arrivals: trace"),
         ("[1]", "load: must be a mapping of keys, got a list"),
