@@ -17,7 +17,7 @@ import re
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import accumulate
 from pathlib import Path
@@ -76,7 +76,7 @@ class Spec(Protocol):
 
     @property
     def source(self) -> str:
-        """hf, tiktoken or sentencepiece."""
+        """hf or tiktoken."""
 
     @property
     def path(self) -> str:
@@ -204,8 +204,16 @@ def load(spec: Spec) -> Tokenizer:
 LOADERS: dict[str, tuple[str, str]] = {
     "hf": ("tokenswarm.tokens_hf", "load_hf"),
     "tiktoken": ("tokenswarm.tokens_tiktoken", "load_tiktoken"),
-    "sentencepiece": ("tokenswarm.tokens_sentencepiece", "load_sentencepiece"),
 }
+
+
+def with_template_kwargs(tokenizer: Tokenizer, kwargs: Mapping[str, Any] | None) -> Tokenizer:
+    """The tokenizer with more variables for its chat template, as a request may send them."""
+    template = tokenizer.template
+    if not kwargs or template is None:
+        return tokenizer
+    variables = {**template.variables, **kwargs}
+    return replace(tokenizer, template=replace(template, variables=variables))
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tokenswarm.records import BadInput
-from tokenswarm.tokens import Codec, Form, Spec, byte_offsets, digest_of, words_of
+from tokenswarm.tokens import Form, byte_offsets, digest_of, words_of
 
 
 class SentencePieceCodec:
@@ -64,11 +64,3 @@ class SentencePieceCodec:
         """Whole-word tokens."""
         size = self._processor.get_piece_size()
         return words_of({self._processor.id_to_piece(i): i for i in range(size)})
-
-
-def load_sentencepiece(spec: Spec) -> tuple[Codec, Path | None]:
-    """Codec and folder of a sentencepiece model file."""
-    path = Path(spec.path).expanduser()
-    if not path.is_file():
-        raise BadInput(f"tokenizer.path: no sentencepiece model {spec.path!r} (in {Path.cwd()}).")
-    return SentencePieceCodec.from_file(path), path.parent

@@ -20,6 +20,12 @@ __all__ = ["PROMPTS", "PromptSource", "open_source"]
 # Name -> (module, opener(workload, tokenizer) -> PromptSource).
 PROMPTS: dict[str, tuple[str, str]] = {
     "sharegpt": ("tokenswarm.prompts.conversational", "open_sharegpt"),
+    "sharegpt-questions": ("tokenswarm.prompts.conversational", "open_questions"),
+    "conversations": ("tokenswarm.prompts.sessions", "open_conversations"),
+    "trace": ("tokenswarm.prompts.trace", "open_trace"),
+    "jsonl": ("tokenswarm.prompts.jsonl", "open_jsonl"),
+    "random": ("tokenswarm.prompts.noise", "open_random"),
+    "text": ("tokenswarm.prompts.text", "open_text"),
 }
 
 # Sources that work without a tokenizer: lengths are then the server's to count.
@@ -45,6 +51,9 @@ def open_source(workload: Any, *, tokenizer: tokens.Tokenizer | None = None) -> 
             " length. Name the model's tokenizer (source: hf, path: folder or hub id; or source:"
             " tiktoken, path: cl100k_base)."
         )
+    if tokenizer is not None:
+        extra = getattr(workload.backend, "extra_body", None) or {}
+        tokenizer = tokens.with_template_kwargs(tokenizer, extra.get("chat_template_kwargs"))
     module, opener = PROMPTS[name]
     source: PromptSource = getattr(importlib.import_module(module), opener)(workload, tokenizer)
     return source

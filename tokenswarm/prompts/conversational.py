@@ -6,14 +6,16 @@ is cut off is an error for a path that the user gave, and a warning for the pack
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from bisect import bisect_left
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import tokenswarm
 from tokenswarm.prompts import cache, sharegpt
 from tokenswarm.prompts.corpus import Corpus, Passage, open_corpus
-from tokenswarm.prompts.synthesis import Synthesis, least_bytes
+from tokenswarm.prompts.salt import permute
+from tokenswarm.prompts.synthesis import FROM_DATASET, Synthesis, least_bytes
 from tokenswarm.records import BadInput
 from tokenswarm.tokens import Tokenizer
 
@@ -23,8 +25,69 @@ SAMPLE = "sample_sharegpt.json"
 def open_sharegpt(workload: Any, tokenizer: Tokenizer) -> Synthesis:
     """Whole turns of the users, concatenated to any length."""
     warnings: list[str] = []
-    corpus = sharegpt_corpus(workload, warnings, with_replies=False)
+    recorded = workload.prompts.output_tokens == FROM_DATASET
+    corpus = sharegpt_corpus(workload, warnings, with_replies=recorded)
     return Synthesis(workload, tokenizer, corpus, warnings)
+
+
+def open_questions(workload: Any, tokenizer: Tokenizer) -> Synthesis:
+    """Only single questions of at least the wanted length, cut to it: Novita's rule.
+
+    Few real questions are long, so they are used again and again; the warnings say how few.
+    """
+    warnings: list[str] = []
+    corpus = sharegpt_corpus(workload, warnings, with_replies=True)
+    source = Synthesis(workload, tokenizer, corpus, warnings)
+    questions = Questions(source)
+    source.start = questions.start
+    longest: int | None = workload.prompts.max_input_tokens
+    if longest is not None:
+        number = questions.long_enough(longest)
+        source.distinct = number
+        source.warnings = (*source.warnings, questions.reuse(longest, number))
+    return source
+
+
+class Questions:
+    """The answered questions of a corpus, by their length in tokens."""
+
+    def __init__(self, source: Synthesis) -> None:
+        self._source = source
+        corpus, index = source.corpus, source.index
+        ends = [*index.firsts[1:], len(index.starts)]
+        sized = sorted(
+            (end - first, passage)
+            for passage, (first, end) in enumerate(zip(index.firsts, ends, strict=True))
+            if corpus.replies is None or corpus.reply(passage)
+        )
+        self._sizes = [size for size, _ in sized]
+        self._passages = [passage for _, passage in sized]
+        self._around = source.floor("") if sized else 0
+
+    def long_enough(self, tokens: int) -> int:
+        """Number of questions that fill a prompt of that many tokens."""
+        return len(self._sizes) - bisect_left(self._sizes, tokens - self._around + 1)
+
+    def start(self, request: int, want: int | None) -> tuple[int | None, int | None]:
+        """(passage, its end) for a request: each fitting question in turn, in seeded order."""
+        number = self.long_enough(want or 0)
+        if number == 0:
+            raise BadInput(self.reuse(want or 0, 0))
+        turn, place = divmod(request, number)
+        key = f"questions:{self._source.seed}:{turn}".encode()
+        passage = self._passages[len(self._passages) - 1 - permute(place, number, key)]
+        return passage, self._source.corpus.end_of(passage)
+
+    def reuse(self, tokens: int, number: int) -> str:
+        """How many questions there are for a length, in words."""
+        longest = self._sizes[-1] + self._around if self._sizes else 0
+        found = f"{number:,} of {len(self._sizes):,} answered questions have {tokens:,} tokens"
+        if number == 0:
+            return (
+                f"prompts.input_tokens: {found} or more (the longest: {longest:,}). Ask for less,"
+                " or use prompts.source: sharegpt, which concatenates turns."
+            )
+        return f"{found} or more: each is used again after every {number:,} requests."
 
 
 def sharegpt_corpus(workload: Any, warnings: list[str], *, with_replies: bool) -> Corpus:
@@ -86,6 +149,3 @@ def _sample() -> Path:
         f" corpus is missing (looked for {places[0]} and {places[1]}). Install"
         " tokenswarm[sharegpt], or set prompts.path."
     )
-
-
-Opener = Callable[[Any, Tokenizer], Any]

@@ -20,7 +20,6 @@ from tokenswarm.prompts.corpus import Corpus
 from tokenswarm.prompts.index import WORD_EDGE, Index, splice
 from tokenswarm.prompts.salt import draw
 from tokenswarm.records import BadInput
-from tokenswarm.tokens import Form, Tokenizer
 
 _log = logging.getLogger(__name__)
 RULES = "exact-1"
@@ -36,6 +35,7 @@ _FILLERS = ("the", "and", "of", "to", "in", "is", "for", "that", "it", "on", "as
 AROUND = "template and special tokens"
 
 Counts = Generator[list[str], list[int], "Cut"]
+Lengths = Callable[[Sequence[str]], list[int]]
 
 
 class ExactLengthError(BadInput):
@@ -44,11 +44,15 @@ class ExactLengthError(BadInput):
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """The varying part of a prompt: salt + corpus[start:end] + filler."""
+    """The varying part of a prompt: salt + corpus[start:end] + filler.
+
+    tokens counts the whole prompt, what surrounds this text included.
+    """
 
     text: str
     start: int
     end: int
+    tokens: int
     filler: str = ""
 
 
@@ -67,20 +71,20 @@ class Context:
 
 @dataclass(slots=True)
 class Cutter:
-    """Searches for cuts with one tokenizer, one corpus and one way of counting."""
+    """Searches for cuts with one tokenizer, one corpus and one way of counting.
 
-    tokenizer: Tokenizer
+    lengths counts whole texts as the server does. splice: parts of counts may be added up.
+    """
+
+    name: str
     corpus: Corpus
     index: Index
-    form: Form
+    lengths: Lengths
+    splice: bool
     verify_all: bool = False
     bias: int = 0
     fillers: tuple[str, ...] = ()
     misses: int = field(default=0, init=False)
-
-    def lengths(self, texts: Sequence[str]) -> list[int]:
-        """Counts of whole texts, as the server makes them."""
-        return self.tokenizer.lengths(texts, self.form)
 
     def run(self, searches: Iterable[Counts]) -> list[Cut]:
         """Run searches together; the first that finds its length impossible raises."""
@@ -100,10 +104,17 @@ class Cutter:
         key fixes which passages are tried; passage names the one to start at instead, and last
         the offset that the text must not go beyond.
         """
-        return _Search(self, want, salt, context, key, last).steps(passage)
+        return _Search(self, want, salt, context, key, last, not self.splice).steps(passage)
+
+    def whole(self, passage: int, salt: str, context: Context) -> Counts:
+        """Salt + a passage as it is, counted."""
+        a, b = self.corpus.starts[passage], self.corpus.end_of(passage)
+        text = salt + self.corpus.cut(a, b)
+        (count,) = yield [context.wrap(text)]
+        return Cut(text, a, b, count)
 
 
-def run(searches: Iterable[Counts], lengths: Callable[[Sequence[str]], list[int]]) -> list[Cut]:
+def run(searches: Iterable[Counts], lengths: Lengths) -> list[Cut]:
     """Drive generators of questions in lockstep: one call of `lengths` answers all of them."""
     done: dict[int, Cut] = {}
     waiting: list[tuple[int, Counts, list[str]]] = []
@@ -133,9 +144,7 @@ def plain_context(wrap: Callable[[str], str], name: str = AROUND) -> Context:
     return Context(wrap, wrap, 0, name)
 
 
-def shortened(
-    before: str, after: str, lengths: Callable[[Sequence[str]], list[int]], name: str = AROUND
-) -> Context:
+def shortened(before: str, after: str, lengths: Lengths, name: str = AROUND) -> Context:
     """A context of fixed text before and after; a long `before` is counted once, not each time."""
 
     def wrap(text: str) -> str:
@@ -224,7 +233,7 @@ class _Search:
     context: Context
     key: str
     last: int | None
-    full: bool = False
+    full: bool
 
     def steps(self, passage: int | None) -> Counts:
         cutter, context = self.cutter, self.context
@@ -248,7 +257,7 @@ class _Search:
                 nearest = near
         raise ExactLengthError(
             f"no prompt of exactly {self.want} tokens was found with tokenizer"
-            f" {cutter.tokenizer.name} ({_STARTS_TRIED} places in the corpus tried; nearest:"
+            f" {cutter.name} ({_STARTS_TRIED} places in the corpus tried; nearest:"
             f" {nearest}; {context.name} and salt take {base}). Ask for another length."
         )
 
@@ -273,7 +282,7 @@ class _Search:
         a, first = cutter.corpus.starts[passage], cutter.index.firsts[passage]
         room = self.want - base
         if room <= 0:
-            return Cut(self.salt.rstrip(), a, a), None
+            return Cut(self.salt.rstrip(), a, a, self.want), None
         n = room + cutter.bias
         seen: dict[int, int] = {}
         for _ in range(_MOVES):
@@ -296,29 +305,30 @@ class _Search:
             found = yield from self.fill(a, seen)
         return found, seen[best]
 
-    def cheap(self, a: int, b: int) -> Generator[list[str], list[int], int]:
+    def cheap(self, a: int, b: int, filler: str = "") -> Generator[list[str], list[int], int]:
         """The count of a candidate; spliced where that is known to be right."""
         text = self.cutter.corpus.cut(a, b)
-        if not self.full and self.cutter.index.splice:
+        if not self.full and self.cutter.splice:
             parts = splice(text, a)
             if parts is not None:
                 kept, q, z = parts
-                (count,) = yield [self.context.short(self.join(kept))]
+                (count,) = yield [self.context.short(self.join(kept) + filler)]
                 index = self.cutter.index
                 middle = index.token_at(z) - index.token_at(q)
                 return count + middle + self.context.left_out
         if self.full or not self.context.left_out:
-            (count,) = yield [self.context.wrap(self.join(text))]
+            (count,) = yield [self.context.wrap(self.join(text) + filler)]
             return count
-        (count,) = yield [self.context.short(self.join(text))]
+        (count,) = yield [self.context.short(self.join(text) + filler)]
         return count + self.context.left_out
 
-    def accept(self, a: int, b: int) -> Generator[list[str], list[int], Cut | None]:
+    def accept(
+        self, a: int, b: int, cut: Cut | None = None
+    ) -> Generator[list[str], list[int], Cut | None]:
         """The cut, when it is right; a wrong spliced count ends splicing for this search."""
         cutter = self.cutter
-        cut = self.cut(a, b)
-        spliced = self.context.left_out or (cutter.index.splice and b - a > 1000)
-        if self.full or not spliced:
+        cut = cut or self.cut(a, b)
+        if self.full or not (self.context.left_out or cutter.splice):
             return cut
         if cutter.verify_all or draw(f"verify:{self.key}", _VERIFY_EACH) == 0:
             (count,) = yield [self.context.wrap(cut.text)]
@@ -357,10 +367,11 @@ class _Search:
         at_near, *others = counts
         likely = [e for e, c in zip(ends, others, strict=True) if known + c - at_near == self.want]
         for end in sorted(likely, key=lambda e: (abs(e - near), e))[:_FINE_CHECKED]:
-            cut = self.cut(a, end)
-            (count,) = yield [self.context.wrap(cut.text)]
+            count = yield from self.cheap(a, end)
             if count == self.want:
-                return cut
+                cut = yield from self.accept(a, end)
+                if cut is not None:
+                    return cut
         return None
 
     def fill(self, a: int, seen: dict[int, int]) -> Generator[list[str], list[int], Cut | None]:
@@ -373,14 +384,16 @@ class _Search:
             missing = self.want - seen[b]
             turn = draw(f"fill:{self.key}", len(words))
             filler = "".join(f" {words[(turn + i) % len(words)]}" for i in range(missing))
-            text = self.join(self.cutter.corpus.cut(a, b)) + filler
-            (count,) = yield [self.context.wrap(text)]
+            count = yield from self.cheap(a, b, filler)
             if count == self.want:
-                return Cut(text, a, b, filler)
+                text = self.join(self.cutter.corpus.cut(a, b)) + filler
+                cut = yield from self.accept(a, b, Cut(text, a, b, count, filler))
+                if cut is not None:
+                    return cut
         return None
 
     def cut(self, a: int, b: int) -> Cut:
-        return Cut(self.join(self.cutter.corpus.cut(a, b)), a, b)
+        return Cut(self.join(self.cutter.corpus.cut(a, b)), a, b, self.want)
 
     def join(self, text: str) -> str:
         return (self.salt + text).rstrip() if not text else self.salt + text
@@ -388,6 +401,6 @@ class _Search:
     def below_floor(self, base: int, around: int) -> ExactLengthError:
         return ExactLengthError(
             f"{self.want} tokens is below the floor of {base} for tokenizer"
-            f" {self.cutter.tokenizer.name} ({self.context.name}: {around}, words that make the"
+            f" {self.cutter.name} ({self.context.name}: {around}, words that make the"
             f" prompt unique: {base - around}). Ask for at least {base} tokens."
         )

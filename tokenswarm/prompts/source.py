@@ -63,18 +63,19 @@ class Frame:
     messages: tuple[dict[str, Any], ...] | None = None
     before: str | None = ""
     after: str = ""
+    tools: tuple[dict[str, Any], ...] | None = None
 
     def wrap(self, text: str) -> str:
         """The whole text that the server tokenises."""
         if self.before is not None:
             return self.before + text + self.after
-        return self.tokenizer.render(self.to_messages(text))
+        return self.tokenizer.render(self.to_messages(text), self.tools)
 
     def render(self, text: str) -> str:
         """As wrap, through the template itself."""
         if self.messages is None:
             return self.wrap(text)
-        return self.tokenizer.render(self.to_messages(text))
+        return self.tokenizer.render(self.to_messages(text), self.tools)
 
     def to_messages(self, text: str) -> tuple[dict[str, Any], ...]:
         """The chat messages with the text as the last one."""
@@ -87,44 +88,60 @@ def completion_frame(tokenizer: Tokenizer, system_prompt: str | None) -> Frame:
     return Frame(tokenizer, Form.COMPLETION, before=before)
 
 
-def chat_frame(tokenizer: Tokenizer, messages: tuple[dict[str, Any], ...]) -> Frame:
+def chat_frame(
+    tokenizer: Tokenizer,
+    messages: tuple[dict[str, Any], ...],
+    tools: tuple[dict[str, Any], ...] | None = None,
+) -> Frame:
     """A frame for chat endpoints: these messages, then one of the user's."""
-    whole = Frame(tokenizer, Form.RENDERED, messages, before=None)
+    whole = Frame(tokenizer, Form.RENDERED, messages, before=None, tools=tools)
     before, mark, after = whole.render(_MARK).partition(_MARK)
-    frame = Frame(tokenizer, Form.RENDERED, messages, before, after)
+    frame = Frame(tokenizer, Form.RENDERED, messages, before, after, tools)
     probes = ("Two words", "a\n\n  b: <c> {d} 'e' & \"f\"", "é中文🙂." * 40)
     same = all(frame.wrap(p) == whole.render(p) for p in probes)
     return frame if mark and same else whole
 
 
 def frame_of(workload: Any, tokenizer: Tokenizer) -> Frame:
-    """The frame for the workload's backend and system prompt."""
+    """The frame for the workload's backend, system prompt and tools."""
     system = workload.prompts.system_prompt
     if workload.backend.kind not in CHAT_KINDS:
         return completion_frame(tokenizer, system)
-    return chat_frame(tokenizer, ({"role": "system", "content": system},) if system else ())
+    messages = ({"role": "system", "content": system},) if system else ()
+    return chat_frame(tokenizer, messages, tools_of(workload))
+
+
+def tools_of(workload: Any) -> tuple[dict[str, Any], ...] | None:
+    """The tools that every request offers the model: they are in the rendered template."""
+    extra = getattr(workload.backend, "extra_body", None) or {}
+    tools = extra.get("tools")
+    return tuple(tools) if tools and workload.backend.kind in CHAT_KINDS else None
 
 
 def to_prompt(
-    frame: Frame, index: int, text: str, lengths: tuple[int | None, int | None], as_ids: bool
+    frame: Frame, index: int, text: str, tokens: int | None, output: int | None, as_ids: bool
 ) -> Prompt:
     """The prompt that is sent for a text: text, messages or token ids."""
     if as_ids:
         ids = tuple(frame.tokenizer.encode(frame.render(text), frame.form))
-        return Prompt(index, len(ids), lengths[1], token_ids=ids)
+        return Prompt(index, len(ids), output, token_ids=ids)
     if frame.form is Form.RENDERED:
-        return Prompt(index, lengths[0], lengths[1], messages=frame.to_messages(text))
-    return Prompt(index, lengths[0], lengths[1], text=frame.wrap(text))
+        return Prompt(index, tokens, output, messages=frame.to_messages(text))
+    return Prompt(index, tokens, output, text=frame.wrap(text))
 
 
-def recount(tokenizer: Tokenizer | None, prompt: Prompt) -> int:
+def recount(
+    tokenizer: Tokenizer | None,
+    prompt: Prompt,
+    tools: tuple[dict[str, Any], ...] | None = None,
+) -> int:
     """Count a prompt in full, through the template, as the server does."""
     if prompt.token_ids is not None:
         return len(prompt.token_ids)
     if tokenizer is None:
         raise BadInput("tokenizer: not set, so tokens cannot be counted. Name the model's.")
     if prompt.messages is not None:
-        return tokenizer.count_chat(prompt.messages)
+        return tokenizer.count_chat(prompt.messages, tools)
     return tokenizer.count(prompt.text or "")
 
 

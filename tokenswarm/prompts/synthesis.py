@@ -7,31 +7,62 @@ another nonce gives other salts before the same text.
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tokenswarm.prompts import exact, index, salt
 from tokenswarm.prompts.corpus import RULES as CORPUS_RULES
 from tokenswarm.prompts.corpus import Corpus
+from tokenswarm.prompts.prefix import Prefixes, context_of, popularity
 from tokenswarm.prompts.source import Frame, Lengths, frame_of, option, recount, to_prompt
-from tokenswarm.records import BadInput, Prompt
-from tokenswarm.tokens import Tokenizer, digest_of
+from tokenswarm.records import Prompt
+from tokenswarm.tokens import Form, Tokenizer, digest_of
 
 _AT_ONCE = 256  # searches that share a call of the tokenizer: bounds the memory of a batch
 _PROBE_TOKENS = 40
-DEFAULT_LEAST_BYTES = 1 << 17
-BYTES_PER_TOKEN = 16  # twice what a token of the widest scripts takes, and twice the length
+_LEAST_BYTES = 1 << 17
+_BYTES_PER_TOKEN = 16  # twice what a token takes, and text for two prompts
+_MOST_TOKENS = 1 << 20  # longest prompt that text is made ready for
+FROM_DATASET = "from-dataset"
+
+Start = Callable[[int, int | None], tuple[int | None, int | None]]
+"""(request, wanted tokens) -> (passage to start at, offset not to go beyond); None: any."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What is known of a request before its text is searched."""
+
+    number: int
+    want: int | None
+    output: int | None
+    frame: Frame
+    head: str
+    search: exact.Counts
 
 
 class Synthesis:
-    """A `PromptSource` over a corpus."""
+    """A `PromptSource` over a corpus.
+
+    lengths and start replace what the workload draws and the choice by hash; salt_from is the
+    shortest length that gets a salt.
+    """
 
     distinct: int | None = None
 
     def __init__(
-        self, workload: Any, tokenizer: Tokenizer, corpus: Corpus, warnings: list[str]
+        self,
+        workload: Any,
+        tokenizer: Tokenizer,
+        corpus: Corpus,
+        warnings: list[str],
+        *,
+        lengths: Lengths | None = None,
+        start: Start | None = None,
     ) -> None:
+        prompts = workload.prompts
         self.tokenizer = tokenizer
         self.corpus = corpus
         self.index = index.open_index(corpus, tokenizer, warnings.append)
@@ -39,23 +70,33 @@ class Synthesis:
         self.seed: int = workload.seed
         self.salter = salt.Salter(self.index.words, workload.seed, workload.nonce)
         self.salted: bool = option(workload, "salt", True)
-        self.as_ids: bool = workload.prompts.as_token_ids
-        self.lengths: Lengths = lambda i: workload.prompts.draw(workload.seed, i)
-        self.cutter = exact.Cutter(
-            tokenizer,
-            corpus,
-            self.index,
-            self.frame.form,
-            verify_all=option(workload, "verify", "sampled") == "full",
-        )
-        self.context = self.context_for("")
+        self.salt_from = 0
+        self.as_ids: bool = prompts.as_token_ids
+        self.lengths: Lengths = lengths or (lambda i: prompts.draw(workload.seed, i))
+        self.start: Start = start or (lambda i, want: (None, None))
+        self.recorded: bool = getattr(prompts, "output_tokens", None) == FROM_DATASET
+        self.cutter = make_cutter(workload, tokenizer, self.frame, corpus, self.index)
+        self.context = context_of(self.frame, "", self.cutter.lengths)
         exact.calibrate(self.cutter, self.context)
+        self.prefixes = self._open_prefixes(workload) if prompts.shared_prefix_tokens else None
         template = tokenizer.template.digest if tokenizer.template else ""
         self.digest = digest_of(
             *(CORPUS_RULES, index.RULES, salt.RULES, exact.RULES),
             *(corpus.digest, tokenizer.digest, template, self.index.digest),
         )
         self.warnings = (*corpus.warnings, *warnings)
+
+    def _open_prefixes(self, workload: Any) -> Prefixes:
+        prompts = workload.prompts
+        return Prefixes(
+            self.cutter,
+            self.frame,
+            self.salter,
+            tokens=prompts.shared_prefix_tokens,
+            weights=popularity(prompts.prefix_popularity, prompts.prefix_groups),
+            place=option(workload, "prefix_in", "user"),
+            seed=self.seed,
+        )
 
     def prompt(self, index: int) -> Prompt:
         """Prompt of a request."""
@@ -65,70 +106,81 @@ class Synthesis:
         """Prompts of requests, in the order of the indices."""
         made: list[Prompt] = []
         for at in range(0, len(indices), _AT_ONCE):
-            part = indices[at : at + _AT_ONCE]
-            lengths = [self.lengths(i) for i in part]
-            texts = self.texts(part, [n for n, _ in lengths])
-            made += [
-                to_prompt(self.frame, i, text, (n, m), self.as_ids)
-                for i, text, (n, m) in zip(part, texts, lengths, strict=True)
-            ]
+            plans = [self._plan(i) for i in indices[at : at + _AT_ONCE]]
+            cuts = exact.run((plan.search for plan in plans), self.cutter.lengths)
+            for plan, cut in zip(plans, cuts, strict=True):
+                output = self._reply_tokens(cut.start) if self.recorded else plan.output
+                text = plan.head + cut.text
+                made.append(
+                    to_prompt(plan.frame, plan.number, text, cut.tokens, output, self.as_ids)
+                )
         return made
 
-    def texts(self, indices: Sequence[int], wanted: Sequence[int | None]) -> list[str]:
-        """The texts of these requests, without template and system prompt."""
-        searches = [
-            self.search(i, self.need(n), self.salt_of(i))
-            for i, n in zip(indices, wanted, strict=True)
-        ]
-        return [cut.text for cut in self.cutter.run(searches)]
-
-    def search(self, number: int, want: int, words: str) -> exact.Counts:
-        """The search for one request."""
-        return self.cutter.search(want, words, self.context, f"{self.seed}:{number}")
+    def _plan(self, number: int) -> _Plan:
+        want, output = self.lengths(number)
+        frame, head, context = self.frame, "", self.context
+        if self.prefixes is not None:
+            group = self.prefixes.group_of(number)
+            frame, head, context = group.frame, group.head, group.context
+        words = self.salt_of(number, want)
+        passage, last = self.start(number, want)
+        key = f"{self.seed}:{number}"
+        if want is None:
+            if passage is None:
+                passage = salt.draw(f"{key}:0", len(self.corpus.starts))
+            search = self.cutter.whole(passage, words, context)
+        else:
+            search = self.cutter.search(want, words, context, key, passage, last)
+        return _Plan(number, want, output, frame, head, search)
 
     def probe_prompt(self) -> Prompt:
         """A short prompt with a salt that no request has."""
         want = _PROBE_TOKENS + self.cutter.lengths([self.context.wrap("")])[0]
         search = self.cutter.search(want, self.salter.probe(0), self.context, f"{self.seed}:probe")
-        (cut,) = self.cutter.run([search])
-        return to_prompt(self.frame, -1, cut.text, (want, 1), self.as_ids)
+        (cut,) = exact.run([search], self.cutter.lengths)
+        return to_prompt(self.frame, -1, cut.text, want, 1, self.as_ids)
 
     def count(self, prompt: Prompt) -> int:
         """Count a prompt anew, in full."""
-        return recount(self.tokenizer, prompt)
+        return recount(self.tokenizer, prompt, self.frame.tools)
 
-    def salt_of(self, number: int) -> str:
-        """Salt of a request; empty when the workload wants none."""
-        return self.salter.request(number) if self.salted else ""
+    def salt_of(self, number: int, want: int | None) -> str:
+        """Salt of a request; empty when there is to be none."""
+        if not self.salted or (want is not None and want < self.salt_from):
+            return ""
+        return self.salter.request(number)
 
-    def need(self, want: int | None) -> int:
-        """The wanted length, which this source cannot do without."""
-        if want is None:
-            raise BadInput(
-                "prompts.input_tokens: is not set, and prompts cut from a corpus need a length."
-                " Set a number or a distribution."
-            )
-        return want
+    def floor(self, words: str) -> int:
+        """The shortest length that a prompt with this salt can have."""
+        return self.cutter.lengths([self.context.wrap(words.rstrip())])[0]
 
-    def context_for(self, head: str) -> exact.Context:
-        """The surroundings of a text that comes after `head` in the user's message."""
-        frame = self.frame
-        if frame.before is None:
-            return exact.plain_context(lambda text: frame.wrap(head + text))
-        return exact.shortened(frame.before + head, frame.after, self.cutter.lengths)
+    def _reply_tokens(self, start: int) -> int:
+        """Length of the answer recorded for the passage that a prompt starts with."""
+        first = bisect_right(self.corpus.starts, start) - 1
+        total = len(self.corpus.starts)
+        for passage in range(first, first + total):  # the next answer, where there was none
+            reply = self.corpus.reply(passage % total)
+            if reply:
+                return self.tokenizer.count_plain(reply)
+        return 1
 
 
-def with_index(prompt: Prompt, index: int) -> Prompt:
-    """The same prompt under another number."""
-    return dataclasses.replace(prompt, index=index)
+def make_cutter(
+    workload: Any, tokenizer: Tokenizer, frame: Frame, corpus: Corpus, tokens: index.Index
+) -> exact.Cutter:
+    """A cutter that counts in the frame's form."""
+    form: Form = frame.form
+    return exact.Cutter(
+        tokenizer.name,
+        corpus,
+        tokens,
+        lambda texts: tokenizer.lengths(texts, form),
+        splice=tokens.splice,
+        verify_all=option(workload, "verify", "sampled") == "full",
+    )
 
 
 def least_bytes(workload: Any) -> int:
     """Bytes of text that the wanted lengths need at least, generously."""
-    longest = getattr(workload.prompts, "max_input_tokens", None)
-    if callable(longest):
-        longest = longest()
-    if not isinstance(longest, int):
-        drawn = [workload.prompts.draw(workload.seed, i)[0] or 0 for i in range(1000)]
-        longest = 2 * max(drawn)
-    return max(DEFAULT_LEAST_BYTES, longest * BYTES_PER_TOKEN)
+    longest: int | None = workload.prompts.max_input_tokens
+    return max(_LEAST_BYTES, min(longest or 0, _MOST_TOKENS) * _BYTES_PER_TOKEN)
