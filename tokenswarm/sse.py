@@ -39,6 +39,7 @@ class SseParser:
         # Nearly every piece of a token stream is exactly one event of one line.
         if (
             piece[:6] == b"data: "
+            and len(piece) > 8  # empty data is no event
             and not self._pending
             and not self._data
             and not self._name
@@ -109,7 +110,8 @@ class SseParser:
             value = value[1:]
         if field == b"data":
             self._data.append(value)
-            if len(self._data) > 1 and len(self._data) % 1024 == 0 and sum(map(len, self._data)) > MAX_EVENT_BYTES:
+            # looked at now and then: a sum at every line would be quadratic
+            if len(self._data) % 1024 == 0 and sum(map(len, self._data)) > MAX_EVENT_BYTES:
                 raise EventTooLong(f"an event of more than {MAX_EVENT_BYTES} bytes")
         elif field == b"event":
             self._name = value.decode("utf-8", "replace")

@@ -68,6 +68,11 @@ class Stream:
 
     # -- httptools' callbacks ------------------------------------------------------------------
 
+    def on_message_begin(self) -> None:
+        """A response begins; one after the complete answer was not asked for."""
+        if self.complete:
+            raise AnswerError(Outcome.MALFORMED, "a second response to one request")
+
     def on_header(self, name: bytes, value: bytes) -> None:
         """Keep a header; a server that sends endless ones is cut off."""
         if len(self._headers) > 200:
@@ -263,7 +268,10 @@ class Stream:
         text = f"HTTP {status}"
         if 300 <= status < 400 and b"location" in self._headers:
             to = self._headers[b"location"].decode("latin-1")
-            return Outcome.HTTP_ERROR, f"{text}: redirect to {to}, not followed: give that as --host"
+            return (
+                Outcome.HTTP_ERROR,
+                f"{text}: redirect to {to}, not followed: give that as --host",
+            )
         if said := self._body_text():
             text = f"{text}: {said}"
         throttled = status == 429 or (status == 503 and b"retry-after" in self._headers)

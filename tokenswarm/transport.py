@@ -270,6 +270,10 @@ class Connection:
         except httptools.HttpParserUpgrade:
             self._fail(Outcome.MALFORMED, "the server switched protocols")
         except httptools.HttpParserError as e:
+            if answer.complete:  # what follows a complete answer is not part of it
+                answer.after_read(bool(ancillary))
+                self._done.set()
+                return
             cause = e.__context__
             if isinstance(cause, AnswerError):
                 self._fail(cause.outcome, str(cause))
@@ -462,7 +466,9 @@ class Transport:
                 connection.open(self.timeouts.connect, self.tls)
             else:
                 connection.connect_ns = None
-            connection.exchange(b"%b%d\r\n\r\n%b" % (self.head(path, method), len(body), body), answer)
+            connection.exchange(
+                b"%b%d\r\n\r\n%b" % (self.head(path, method), len(body), body), answer
+            )
         except TransportError as e:
             connection.close()
             e.connection = connection  # type: ignore[attr-defined]
@@ -506,5 +512,3 @@ class Transport:
         for connection in (*self._idle, *self.in_flight):
             connection.close()
         self._idle.clear()
-
-
