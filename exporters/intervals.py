@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Floats = NDArray[np.float64]
+    Ints = NDArray[np.int64]
 
 LEAST = 20  # fewer requests give no interval
 MOST = 500_000
@@ -42,8 +43,10 @@ class Columns:
     """Values of measured requests, one array of floats a column, NaN where there is none."""
 
     def __init__(self) -> None:
-        self.by_name = {name: array("d") for name in (*_FROM_FILE, "sent", "decode_s", "gaps")}
+        names = (*_FROM_FILE, "sent", "decode_s", "gaps", "stage")
+        self.by_name = {name: array("d") for name in names}
         self.complete = True
+        self._stages: dict[str, int] = {}
 
     def add(self, row: dict[str, Any]) -> None:
         """Take over a row of requests.jsonl, unless it was warm-up or has no time of sending."""
@@ -59,6 +62,8 @@ class Columns:
         self.by_name["sent"].append(sent)
         self.by_name["decode_s"].append(decode_s)
         self.by_name["gaps"].append(events - 1 if ok and events > 1 else 0)
+        stage = self._stages.setdefault(row.get("stage", ""), len(self._stages))
+        self.by_name["stage"].append(stage)
 
 
 def _stretches(path: Path) -> Iterator[tuple[int, int]]:
@@ -103,10 +108,11 @@ def _limits(samples: Floats) -> list[float]:
     return [float(low), float(high)]
 
 
-def interval(values: Floats) -> Interval | None:
+def interval(values: Floats, stage: Ints) -> Interval | None:
     """ci95 of mean, p50, p90 and p99 of values in time order; None when there are too few.
 
-    A percentile with fewer than one value beyond it has no interval either.
+    stage is the number of each value's stage: a stage's share of the requests was planned and is
+    not left to chance. A percentile with fewer than one value beyond it has no interval either.
     """
     import numpy as np
 
@@ -115,7 +121,7 @@ def interval(values: Floats) -> Interval | None:
     n = len(values)
     if n < LEAST:
         return None
-    draws = resampling.draw(n, resampling.block_length(values), SEED, RESAMPLES)
+    draws = resampling.draw(stage, resampling.block_length(values, stage), SEED, RESAMPLES)
     found = resampling.quantiles(draws, draws.cell_of, values, list(QUANTILES.values()))
     out: Interval = {"mean": _limits(resampling.means(draws, values, np.ones(n)))}
     for (name, q), samples in zip(QUANTILES.items(), found, strict=True):
@@ -124,16 +130,16 @@ def interval(values: Floats) -> Interval | None:
     return out
 
 
-def ratio_interval(sums: Floats, counts: Floats) -> Interval | None:
+def ratio_interval(sums: Floats, counts: Floats, stage: Ints) -> Interval | None:
     """ci95 of a pooled mean, sum over count, drawn by whole requests in time order."""
     from tokenswarm import resampling
 
     used = counts > 0
-    sums, counts = sums[used], counts[used]
-    n = len(sums)
-    if n < LEAST:
+    sums, counts, stage = sums[used], counts[used], stage[used]
+    if len(sums) < LEAST:
         return None
-    draws = resampling.draw(n, resampling.block_length(sums / counts), SEED, RESAMPLES)
+    block = resampling.block_length(sums / counts, stage)
+    draws = resampling.draw(stage, block, SEED, RESAMPLES)
     return {"mean": _limits(resampling.means(draws, sums, counts)), **dict.fromkeys(QUANTILES)}
 
 
@@ -146,11 +152,12 @@ def intervals(found: Columns) -> dict[str, Interval | None]:
         name: np.frombuffer(values, dtype=np.float64)[order]
         for name, values in found.by_name.items()
     }
+    stage = by_name["stage"].astype(np.int64)
     out = {}
     for name in _FROM_FILE:
-        values = by_name[name]
-        out[name] = interval(values[~np.isnan(values)])
+        known = ~np.isnan(by_name[name])
+        out[name] = interval(by_name[name][known], stage[known])
     tpot = by_name["tpot_s"]
-    out["tokens_per_s_per_user"] = interval(1 / tpot[tpot > 0])
-    out["itl_s"] = ratio_interval(by_name["decode_s"], by_name["gaps"])
+    out["tokens_per_s_per_user"] = interval(1 / tpot[tpot > 0], stage[tpot > 0])
+    out["itl_s"] = ratio_interval(by_name["decode_s"], by_name["gaps"], stage)
     return out

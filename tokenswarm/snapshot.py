@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from tokenswarm import slo
 from tokenswarm.histogram import Histogram
 from tokenswarm.measure import METRICS, values
 from tokenswarm.records import Outcome, Record
@@ -96,6 +97,27 @@ class StageStats:
             samples = values(record, metric)
             if samples:
                 self.histogram(name).record_all(samples)
+
+    def judge(self, record: Record, objectives: Iterable[slo.Objective]) -> None:
+        """Count a request against every objective on a latency: exact shares under an SLO.
+
+        A request that was cancelled with the run is not judged. A metric that is not defined for
+        an answer (TPOT of a single token) makes it neither good nor bad.
+        """
+        if record.outcome is Outcome.CANCELLED:
+            return
+        good, judged = record.outcome is Outcome.OK, False
+        for objective in objectives:
+            metric = METRICS.get(objective.metric)
+            if metric is None:
+                continue
+            met = [slo.met(objective, v / metric.scale) for v in values(record, metric)]
+            self.slo_evaluated[objective.key] += max(1, len(met))
+            self.slo_met[objective.key] += sum(met)
+            if objective.per_request:
+                judged = True
+                good = good and all(met)
+        self.good += judged and good
 
     def add_error(self, outcome: Outcome, text: str) -> None:
         """Count an error text; only the first few different ones of an outcome are kept."""

@@ -13,6 +13,10 @@ import pytest
 from exporters import intervals
 
 
+def interval(values: Any) -> intervals.Interval | None:
+    return intervals.interval(values, np.zeros(len(values), dtype=np.int64))
+
+
 def correlated(rng: np.random.Generator, n: int, phi: float) -> Any:
     """A first-order autoregressive series of mean 0 and variance 1."""
     noise = rng.normal(size=n) * math.sqrt(1 - phi**2)
@@ -32,7 +36,7 @@ def test_intervals_cover_the_truth_also_when_values_depend_on_each_other(
     rng = np.random.default_rng(5)
     covered = {"mean": 0, "p90": 0}
     for _ in range(40):
-        found = intervals.interval(correlated(rng, 1000, phi))
+        found = interval(correlated(rng, 1000, phi))
         assert found is not None
         for name, truth in (("mean", 0.0), ("p90", 1.2816)):
             limits = found[name]
@@ -43,7 +47,7 @@ def test_intervals_cover_the_truth_also_when_values_depend_on_each_other(
 
 def test_intervals_by_single_requests_would_be_far_too_narrow() -> None:
     series = correlated(np.random.default_rng(5), 2000, 0.9)
-    found = intervals.interval(series)
+    found = interval(series)
     assert found is not None
     assert found["mean"] is not None
     width = found["mean"][1] - found["mean"][0]
@@ -55,7 +59,7 @@ def test_intervals_are_wider_the_longer_the_memory() -> None:
     rng = np.random.default_rng(1)
     widths = []
     for phi in (0.0, 0.5, 0.9):
-        found = intervals.interval(correlated(rng, 4000, phi))
+        found = interval(correlated(rng, 4000, phi))
         assert found is not None
         assert found["mean"] is not None
         widths.append((found["mean"][1] - found["mean"][0]) * math.sqrt(4000) / (2 * 1.96))
@@ -65,7 +69,7 @@ def test_intervals_are_wider_the_longer_the_memory() -> None:
 
 def test_many_values_are_ranked_into_bins_without_losing_the_tail() -> None:
     values = np.random.default_rng(2).exponential(size=100_000)
-    found = intervals.interval(values)
+    found = interval(values)
     assert found is not None
     # standard errors: mean 0.0032, p99 about sqrt(.99/.01/1e5) = 0.031
     for name, truth, error in (("mean", 1.0, 0.0032), ("p99", -math.log(0.01), 0.031)):
@@ -79,17 +83,17 @@ def test_many_values_are_ranked_into_bins_without_losing_the_tail() -> None:
 
 def test_the_same_values_give_the_same_interval() -> None:
     values = np.random.default_rng(2).normal(size=500)
-    assert intervals.interval(values) == intervals.interval(values.copy())
+    assert interval(values) == interval(values.copy())
 
 
 def test_constant_values_have_an_interval_of_no_width() -> None:
-    assert intervals.interval(np.full(100, 0.25)) == {
+    assert interval(np.full(100, 0.25)) == {
         "mean": [0.25, 0.25], "p50": [0.25, 0.25], "p90": [0.25, 0.25], "p99": [0.25, 0.25],
     }  # fmt: skip
 
 
 def test_a_percentile_with_no_value_beyond_has_no_interval() -> None:
-    found = intervals.interval(np.arange(50, dtype=np.float64))
+    found = interval(np.arange(50, dtype=np.float64))
     assert found is not None
     assert found["p99"] is None
     assert found["p90"] is not None
@@ -98,7 +102,7 @@ def test_a_percentile_with_no_value_beyond_has_no_interval() -> None:
 def test_a_pooled_mean_weighs_requests_by_their_tokens() -> None:
     sums = np.array([1.0, 9.0] * 50)
     counts = np.array([10.0, 30.0] * 50)
-    found = intervals.ratio_interval(sums, counts)
+    found = intervals.ratio_interval(sums, counts, np.zeros(100, dtype=np.int64))
     assert found is not None
     assert found["mean"] is not None
     assert found["mean"][0] <= 0.25 <= found["mean"][1]
@@ -136,3 +140,14 @@ def test_of_a_big_file_stretches_from_all_over_are_read(
     assert times[-1] == 19_999
     quarters = [sum(q * 5000 <= t < (q + 1) * 5000 for t in times) for q in range(4)]
     assert min(quarters) > 150
+
+
+def test_a_step_between_stages_is_no_chance() -> None:
+    rng = np.random.default_rng(8)
+    values = np.concatenate([rng.normal(1, 0.1, 500), rng.normal(5, 0.1, 500)])
+    found = intervals.interval(values, np.repeat([0, 1], 500))
+    assert found is not None
+    assert found["mean"] is not None
+    # standard error of the mean of 1,000 values of stddev 0.1: 0.0032
+    assert found["mean"][1] - found["mean"][0] < 5 * 0.0032
+    assert found["mean"][0] < 3 < found["mean"][1]

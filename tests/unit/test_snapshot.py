@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hand_made import MS, T0, S, count, record
+from hand_made import MS, T0, S, count, objectives, record
 
 from tokenswarm.records import Outcome
 from tokenswarm.snapshot import (
@@ -45,6 +45,29 @@ def test_counts_of_a_stage() -> None:
     assert stats.histograms["ttft_s"].n == 2
     assert stats.histograms["send_delay_s"].n == 4
     assert stats.histograms["itl_s"].n == 20
+
+
+def test_requests_are_judged_one_by_one() -> None:
+    wanted = objectives({"ttft": "<150ms", "tpot": "<=20ms", "p99(e2e)": "<1s"})
+    stats = StageStats()
+    for r in (
+        record(0),  # meets both
+        record(1, ttft_ms=200),
+        record(2, itl_ms=21),
+        record(3, tokens=1),  # no TPOT: neither good nor bad for it
+        record(4, Outcome.HTTP_ERROR),
+        record(5, Outcome.CANCELLED),
+    ):
+        stats.judge(r, wanted)
+    assert stats.good == 2
+    assert dict(stats.slo_evaluated) == {"ttft": 5, "tpot": 5, "p99(e2e)": 5}
+    assert dict(stats.slo_met) == {"ttft": 3, "tpot": 2, "p99(e2e)": 4}
+
+
+def test_nothing_is_good_without_an_slo_for_every_request() -> None:
+    stats = StageStats()
+    stats.judge(record(), objectives({"p99(ttft)": "<1s"}))
+    assert stats.good == 0
 
 
 def test_error_ratio_of_nothing_is_unknown() -> None:
