@@ -124,7 +124,8 @@ class Rendered:
     """An overlay whose containers run here; `with` it, so that nothing is left running.
 
     replace gives a component another command line (the engine of a machine without a GPU); extra
-    appends arguments. environment is added to that of every container.
+    appends arguments; paths in both are this machine's own. environment is added to that of every
+    container.
     """
 
     objects: list[Object]
@@ -183,11 +184,11 @@ class Rendered:
         if workload["spec"].get("completionMode") == "Indexed":
             variables["JOB_COMPLETION_INDEX"] = str(number)
         what = component(workload)
-        argv = list(self.replace.get(what, [*container["command"], *container["args"]]))
-        argv = [
-            self._expand(argument, variables) for argument in [*argv, *self.extra.get(what, ())]
+        own = [
+            self._expand(text, variables) for text in (*container["command"], *container["args"])
         ]
-        argv = [self._place(argument, mounts) for argument in self._local(argv)]
+        argv = [self._place(text, mounts) for text in own]
+        argv = list(self._local([*self.replace.get(what, argv), *self.extra.get(what, ())]))
         argv[0] = str(Path(sys.executable).parent / argv[0])
         variables = {key: self._place(value, mounts) for key, value in variables.items()}
         return Pod(
