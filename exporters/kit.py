@@ -29,6 +29,7 @@ class Kit:
                 )
             wanted[name] = arg or None
         self._wanted = wanted
+        self._added: list[Exporter] = []
         self._prometheus = EXPORTERS["prometheus"](wanted.get("prometheus"), None)
 
     def open(self, out: Path | None) -> list[Exporter]:
@@ -38,7 +39,11 @@ class Kit:
             for name, make in EXPORTERS.items()
             if name != "prometheus"
         ]
-        return [self._prometheus, *made]
+        return [self._prometheus, *self._added, *made]
+
+    def add(self, exporter: Exporter) -> None:
+        """One more exporter for every run of this process."""
+        self._added.append(exporter)
 
     def summarise(self, run: Run, verdict: Verdict) -> dict[str, Any]:
         """What summary.json holds."""
@@ -56,3 +61,6 @@ class Kit:
 
 def pages(environment: Any, master: Any) -> None:
     """What is added to Locust's web UI."""
+    from exporters import web_tab
+
+    web_tab.install(environment, master.outlets.add)

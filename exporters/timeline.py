@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 
@@ -61,13 +61,31 @@ def stage_at(run: Run, offset_s: float) -> str | None:
     return name
 
 
+class Sink(Protocol):
+    """Where lines go: a file, or the web UI's memory."""
+
+    lost: int
+
+    def append(self, piece: bytes) -> bool:
+        """Take a line; False when it could not be kept."""
+
+    def close(self) -> None:
+        """No more lines of this run."""
+
+
 class Timeline:
     """Writes a line an interval, the last and shorter one when the run ends."""
 
-    def __init__(self, out: Path | None = None, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        out: Path | None = None,
+        clock: Callable[[], float] = time.time,
+        sink: Sink | None = None,
+    ) -> None:
         self._out = out
         self._clock = clock
-        self._file: files.Appender | None = None
+        self._sink = sink
+        self._file: Sink | None = None
         self._at = 0.0
         self._stats = StageStats()
         self._snapshot = Snapshot()
@@ -78,7 +96,9 @@ class Timeline:
         """Forget the run before."""
         self.close()
         out = run.out or self._out
-        if out is not None:
+        if self._sink is not None:
+            self._file = self._sink
+        elif out is not None:
             self._file = files.Appender(
                 out / FILE, lambda path, error: files.report(run, path, error)
             )

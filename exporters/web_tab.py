@@ -1,0 +1,192 @@
+"""The "LLM" tab of Locust's own web UI: live charts, figures by stage, and the run's files.
+
+It uses Locust's extension points only: a tab and a table in `template_args`, rows in the answer
+of /stats/requests, a script added to the page, a blueprint for data and downloads. The charts
+are drawn by web_tab.js in the browser; nothing is fetched from elsewhere.
+
+The one subtle rule: its numbers are the timeline's and the summary's, never counted anew.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from exporters.timeline import Timeline
+from tokenswarm.measure import METRICS
+from tokenswarm.run import Run
+from tokenswarm.snapshot import StageStats
+
+KEY = "llm"
+_POINTS = 900  # a quarter of an hour at one a second
+_FILES = ("report.html", "summary.json", "requests.jsonl", "timeline.jsonl", "junit.xml",
+          "workload.yaml", "workers.json")  # fmt: skip
+_SHOWN = ("ttft_s", "itl_s", "tpot_s", "e2e_s")
+_COLUMNS = (
+    ("stage", "Stage"), ("metric", "Metric"), ("count", "Samples"), ("mean", "Mean"),
+    ("p50", "p50"), ("p90", "p90"), ("p99", "p99"), ("max", "Max"),
+)  # fmt: skip
+_SCRIPT = Path(__file__).with_name("web_tab.js")
+
+
+class _Memory:
+    """The latest timeline rows, as JSON, for the browser."""
+
+    def __init__(self) -> None:
+        self.rows: deque[bytes] = deque(maxlen=_POINTS)
+        self.lost = 0
+
+    def append(self, piece: bytes) -> bool:
+        self.rows.append(piece.rstrip())
+        return True
+
+    def close(self) -> None:
+        """Rows stay until the next run begins."""
+
+
+class WebTab:
+    """An exporter that remembers the latest intervals and the last verdict."""
+
+    def __init__(self) -> None:
+        self.memory = _Memory()
+        self.run: Run | None = None
+        self.summary: dict[str, Any] | None = None
+        self.problem: str | None = None
+        self._timeline = Timeline(sink=self.memory)
+
+    def start(self, run: Run) -> None:
+        """Forget the run before."""
+        self.memory.rows.clear()
+        self.run, self.summary = run, None
+        self._timeline.start(run)
+
+    def interval(self, run: Run) -> None:
+        """Remember one more interval."""
+        self._timeline.interval(run)
+
+    def finish(self, run: Run, summary: dict[str, Any]) -> None:
+        """Remember the rest and the verdict."""
+        self._timeline.finish(run, summary)
+        self.summary = summary
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    def state(self) -> bytes:
+        """What the page polls, as JSON."""
+        run, summary = self.run, self.summary
+        head: dict[str, Any] = {"run": None, "verdict": None, "rows": [], "workers": []}
+        if run is not None:
+            total = run.totals()
+            head["run"] = {
+                "id": run.id, "name": run.workload.name, "state": run.state, "host": run.host,
+                "mode": run.workload.load.mode, "model": run.workload.backend.model,
+                "files": self.files(),
+                "requests": {"due": total.due, "ok": total.ok, "failed": total.failed,
+                             "dropped": total.dropped, "lost": total.lost},
+                "errors": [[o, t, n] for (o, t), n in total.errors.most_common(8)],
+            }  # fmt: skip
+        if summary is not None:
+            head["verdict"] = {
+                "valid": summary["valid"],
+                "passed": summary["slo"]["passed"],
+                "reasons": [f"{r['code']}: {r['detail']}" for r in summary["invalid_reasons"]],
+            }
+        text: bytes = orjson.dumps(head)
+        return text.replace(b'"rows":[]', b'"rows":[' + b",".join(self.memory.rows) + b"]", 1)
+
+    def table(self) -> list[dict[str, Any]]:
+        """Rows of the table: the latency metrics of each stage."""
+        run = self.run
+        if run is None:
+            return []
+        snapshot = run.merged
+        return [
+            row
+            for index, stage in enumerate(run.stages)
+            if index < len(snapshot.stages)
+            for row in _stage_rows(
+                f"{stage.name} (warm-up)" if stage.warmup else stage.name, snapshot.stages[index]
+            )
+        ]
+
+    def files(self) -> list[str]:
+        """Files of the run that can be downloaded."""
+        run = self.run
+        if run is None or run.out is None:
+            return []
+        return [name for name in _FILES if (run.out / name).is_file()]
+
+    def file(self, name: str) -> Path | None:
+        """The path of one of the run's files; None for anything else."""
+        run = self.run
+        return run.out / name if run is not None and run.out and name in self.files() else None
+
+
+def _stage_rows(stage: str, stats: StageStats) -> list[dict[str, Any]]:
+    rows = []
+    for name in _SHOWN:
+        h = stats.histograms.get(name)
+        if h is None or not h.n or h.mean is None or h.max is None:
+            continue
+        scale = METRICS[name].scale / 1000  # shown in ms
+        p50, p90, p99 = (round(v / scale, 3) for v in h.quantiles([0.5, 0.9, 0.99]))
+        rows.append({
+            "stage": stage, "metric": f"{name.removesuffix('_s').upper()} (ms)", "count": h.n,
+            "mean": round(h.mean / scale, 3), "p50": p50, "p90": p90, "p99": p99,
+            "max": round(h.max / scale, 3),
+        })  # fmt: skip
+    return rows
+
+
+def install(environment: Any, add_exporter: Callable[[WebTab], None]) -> WebTab:
+    """Add the tab to a Locust web UI that has not started yet."""
+    from flask import Blueprint, Response, abort, request, send_file
+
+    ui = environment.web_ui
+    tab = WebTab()
+    add_exporter(tab)
+    base = (environment.parsed_options.web_base_path or "").rstrip("/")
+    ui.template_args["extended_tabs"] = [{"title": "LLM", "key": KEY}]
+    ui.template_args["extended_tables"] = [
+        {"key": KEY, "structure": [{"key": key, "title": title} for key, title in _COLUMNS]}
+    ]
+    pages = Blueprint("tokenswarm", __name__, url_prefix=f"{base}/tokenswarm")
+
+    @pages.route("/live.json")
+    @ui.auth_required_if_enabled
+    def live() -> Response:
+        return Response(tab.state(), mimetype="application/json")
+
+    @pages.route("/tab.js")
+    @ui.auth_required_if_enabled
+    def script() -> Response:
+        return Response(_SCRIPT.read_bytes(), mimetype="text/javascript")
+
+    @pages.route("/files/<name>")
+    @ui.auth_required_if_enabled
+    def download(name: str) -> Response:
+        path = tab.file(name)
+        if path is None:
+            abort(404)
+        as_page = name == "report.html"
+        return send_file(path.resolve(), as_attachment=not as_page)
+
+    @ui.app.after_request
+    def extend(response: Any) -> Any:
+        if request.path == f"{base}/stats/requests" and response.is_json:
+            stats = response.get_json()
+            stats["extended_stats"] = [{"key": KEY, "data": tab.table()}]
+            response.set_data(orjson.dumps(stats))
+        elif request.path == f"{base}/" and response.status_code == 200:
+            page = response.get_data(as_text=True)
+            tag = f'<script src="{base}/tokenswarm/tab.js" data-base="{base}"></script></body>'
+            response.set_data(page.replace("</body>", tag))
+        return response
+
+    ui.app.register_blueprint(pages)
+    return tab
