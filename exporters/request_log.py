@@ -22,7 +22,7 @@ from tokenswarm.measure import NS
 from tokenswarm.records import Outcome, Record
 
 # Facts of a Record that most requests have at their default: name in the file, in the Record.
-_EXTRAS = (
+EXTRAS = (
     "retries", "cached_tokens", "coalesced_reads", "unstamped_reads", "url", "first_event_tokens",
 )  # fmt: skip
 _DEFAULTS = {"retries": 0, "cached_tokens": None, "coalesced_reads": 0, "unstamped_reads": 0,
@@ -80,7 +80,7 @@ def line(record: Record, worker: str, stages: Sequence[str], model: str, itl: bo
     }
     if itl:
         row["itl_s"] = [gap / NS for gap in measure.itl(r)]
-    for name in _EXTRAS:
+    for name in EXTRAS:
         value = getattr(r, name)
         if value != _DEFAULTS[name]:
             row[name] = value
@@ -166,7 +166,7 @@ def record_of(row: dict[str, Any], stage: int) -> Record:
     due = _ns(row["due"]) or 0
     if events and row["ttft_due_s"] is not None:
         due = events[0] - round(row["ttft_due_s"] * NS)
-    extras = {name: row[name] for name in _EXTRAS if name in row}
+    extras = {name: row[name] for name in EXTRAS if name in row}
     return Record(
         index=row["index"],
         stage=stage,
