@@ -69,19 +69,16 @@ class Stream:
     # -- httptools' callbacks ------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
-        """A response begins; one after the complete answer was not asked for."""
+        """A response begins: forget an interim one's headers; a second one was not asked for."""
         if self.complete:
             raise AnswerError(Outcome.MALFORMED, "a second response to one request")
+        self._headers.clear()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Keep a header; a server that sends endless ones is cut off."""
         if len(self._headers) > 200:
             raise AnswerError(Outcome.MALFORMED, "more than 200 response headers")
         self._headers[name.lower()] = value
-
-    def on_status(self, status: bytes) -> None:
-        """A new status line: forget an interim response's headers."""
-        self._headers.clear()
 
     def attach(self, parser: Any) -> None:
         """The parser that will call back; it alone knows the status."""
@@ -90,6 +87,8 @@ class Stream:
     def on_headers_complete(self) -> None:
         """Status and headers are known: decide how to read the body."""
         self.status = status = self._parser.get_status_code()
+        if status < 200:
+            return
         media = self._headers.get(b"content-type", b"").split(b";")[0].strip().lower()
         sse = media in (b"text/event-stream", b"")
         self._is_stream = self._streams and status == 200 and sse

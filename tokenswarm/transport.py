@@ -21,6 +21,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import gevent
 import gevent.socket
 import httptools
 from gevent import get_hub
@@ -115,8 +116,8 @@ class Connection:
     """One socket, for one request at a time."""
 
     __slots__ = (
-        "_answer", "_done", "_error", "_in", "_out", "_parser", "_raw", "_recvmsg", "_sock",
-        "_tls", "_watcher", "connect_ns", "idle_since_ns", "reusable", "sent_ns", "target",
+        "_answer", "_done", "_error", "_in", "_opener", "_out", "_parser", "_raw", "_recvmsg",
+        "_sock", "_tls", "_watcher", "connect_ns", "idle_since_ns", "reusable", "sent_ns", "target",
         "upload_ns",
     )  # fmt: skip
 
@@ -124,9 +125,11 @@ class Connection:
         self.target = target
         self._sock: Any = None
         self._tls: ssl.SSLObject | None = None
-        self._in = self._out = None
+        self._in: ssl.MemoryBIO | None = None
+        self._out: ssl.MemoryBIO | None = None
         self._answer: Any = None
         self._error: TransportError | None = None
+        self._opener: Any = None  # the greenlet that is connecting
         self._done = Event()
         self.reusable = False
         self.connect_ns: int | None = None
@@ -143,6 +146,7 @@ class Connection:
         timeout = gevent.Timeout(timeout_s) if timeout_s else None
         if timeout:
             timeout.start()
+        self._opener = gevent.getcurrent()
         try:
             self._connect()
             if self.target.tls:
@@ -162,6 +166,7 @@ class Connection:
             self.close()
             raise self._connect_error(_os_error_text(e)) from None
         finally:
+            self._opener = None
             if timeout:
                 timeout.close()
         self.connect_ns = time.monotonic_ns() - began
@@ -182,22 +187,22 @@ class Connection:
 
     def _handshake(self, context: ssl.SSLContext) -> None:
         # Through MemoryBIO, because an SSLSocket hides the ancillary data with the stamps.
-        self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self._tls = context.wrap_bio(self._in, self._out, server_hostname=self.target.host)
+        self._in, self._out = incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(incoming, outgoing, server_hostname=self.target.host)
         while True:
             try:
                 self._tls.do_handshake()
             except ssl.SSLWantReadError:
-                self._sock.sendall(self._out.read())
+                self._sock.sendall(outgoing.read())
                 data = self._sock.recv(_READ_BYTES)
                 if not data:
                     raise ConnectionResetError(
                         errno.ECONNRESET, "closed during the TLS handshake"
                     ) from None
-                self._in.write(data)
+                incoming.write(data)
             else:
                 break
-        self._sock.sendall(self._out.read())
+        self._sock.sendall(outgoing.read())
 
     def exchange(self, payload: bytes, answer: Any) -> None:
         """Send a request and block this greenlet until its answer is complete.
@@ -205,7 +210,7 @@ class Connection:
         Raises TransportError: timeouts, a lost connection, or `cancel`'s outcome. sent_ns is
         set before the first byte is written, upload_ns when handing the bytes over took > 1 ms.
         """
-        if self._error is not None:  # cancelled while it was connecting
+        if self._error is not None:  # cancelled in the moment when it was connected
             raise self._error
         self._answer = answer
         self._done.clear()
@@ -331,9 +336,15 @@ class Connection:
         if self._done.is_set():
             return
         self._fail(outcome, text)
+        if self._opener is not None:
+            get_hub().loop.run_callback(self._interrupt_opener)
         if self._answer is not None:
             with contextlib.suppress(OSError):
                 self._raw.shutdown(socket.SHUT_RDWR)  # wakes a sendall that waits
+
+    def _interrupt_opener(self) -> None:
+        if self._opener is not None:
+            self._opener.throw(self._error)
 
     def check(self, now_ns: int, timeouts: Timeouts) -> None:
         """Apply the time-outs; called by the sweep, in the hub."""
