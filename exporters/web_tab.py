@@ -145,7 +145,7 @@ def _stage_rows(stage: str, stats: StageStats) -> list[dict[str, Any]]:
 
 def install(environment: Any, add_exporter: Callable[[WebTab], None]) -> WebTab:
     """Add the tab to a Locust web UI that has not started yet."""
-    from flask import Blueprint, Response, abort, request, send_file
+    from flask import Blueprint, Response, request, send_file
 
     ui = environment.web_ui
     tab = WebTab()
@@ -172,9 +172,8 @@ def install(environment: Any, add_exporter: Callable[[WebTab], None]) -> WebTab:
     def download(name: str) -> Response:
         path = tab.file(name)
         if path is None:
-            abort(404)
-        as_page = name == "report.html"
-        return send_file(path.resolve(), as_attachment=not as_page)
+            return Response("no such file of this run\n", 404, mimetype="text/plain")
+        return send_file(path.resolve(), as_attachment=name != "report.html")
 
     @ui.app.after_request
     def extend(response: Any) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from typing import Any, TextIO
 
-from tokenswarm import arrivals, slo, workload
+from tokenswarm import arrivals, workload
 
 _SHOWN = 8
 _COUNTED = 100_000
@@ -19,7 +19,7 @@ def check(path: str, sets: list[str], out: TextIO) -> int:
     from tokenswarm import backends, prompts
 
     work = workload.load(path, sets)
-    objectives = slo.parse_slos(work.slo, work.load.mode)
+    objectives = work.objectives()
     backend = backends.make(work)
     source = prompts.open_source(work)
     out.write(workload.dump(work))
@@ -38,7 +38,9 @@ def check(path: str, sets: list[str], out: TextIO) -> int:
 def _stages(work: Any) -> list[str]:
     lines = []
     for stage in work.load.resolved_stages():
-        end = f"{stage.duration:g} s" if stage.duration is not None else f"{stage.requests} requests"
+        end = (
+            f"{stage.duration:g} s" if stage.duration is not None else f"{stage.requests} requests"
+        )
         if work.load.mode == "closed":
             load = f"up to {stage.most_users} users"
         elif stage.rate_per_s is not None:

@@ -56,7 +56,8 @@ def _run_options(parser: argparse.ArgumentParser) -> None:
         help="local worker processes; 0 = everything in one process (default 1)")  # fmt: skip
     add("--out", metavar="DIR", help="folder of the run (default runs/<timestamp>-<name>/)")
     add("--web", nargs="?", type=int, const=8089, metavar="PORT",
-        help="Locust's web UI on 127.0.0.1 instead of starting at once (default port 8089)")  # fmt: skip
+        help="Locust's web UI on 127.0.0.1, nothing starts by itself "
+        "(default port 8089)")  # fmt: skip
     add("--export", action="append", default=[], metavar="NAME[=ARG]", dest="exports",
         help="e.g. prometheus=0.0.0.0:9646, prometheus=off "
         "(default prometheus=127.0.0.1:9646)")  # fmt: skip

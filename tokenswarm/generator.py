@@ -17,11 +17,13 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import gevent
 from gevent import get_hub
 from gevent.event import AsyncResult, Event
+from gevent.lock import Semaphore
 from gevent.pool import Group
 
 from tokenswarm import arrivals, slo
@@ -114,6 +116,9 @@ class Generator:
         self._arrivals: Iterator[arrivals.Arrival] = iter(())
         limit = self.load.max_in_flight
         self._max_in_flight = None if limit is None else len(range(k, limit, n))
+        # Open loop drops what is over the limit; a closed loop's users wait for each other.
+        gated = limit is not None and self.load.mode == "closed"
+        self._gate = Semaphore(max(1, self._max_in_flight or 0)) if gated else nullcontext()
 
     # -- before the run ------------------------------------------------------------------------
 
@@ -252,7 +257,8 @@ class Generator:
                 return
             self.active_slots += 1
             try:
-                record = self._issue(stage, item, due_ns)
+                with self._gate:
+                    record = self._issue(stage, item, due_ns)
             finally:
                 self.active_slots -= 1
             pause = float(self.load.think_s(self.workload.seed, record.index))
@@ -364,9 +370,7 @@ class Generator:
             self._settle(record, stream, failure, None)
         return record
 
-    def _settle_later(
-        self, record: Record, stream: Stream, failure: TransportError | None
-    ) -> None:
+    def _settle_later(self, record: Record, stream: Stream, failure: TransportError | None) -> None:
         assert self._count is not None
         n: int = get_hub().threadpool.apply(self._count, (stream.text,))
         self._settle(record, stream, failure, lambda _: n)
@@ -394,7 +398,10 @@ class Generator:
             return
         stats = self.snapshot.stage(record.stage)
         good, judged = record.outcome is Outcome.OK, False
+        stage = self.stages[record.stage].name
         for objective in self.objectives:
+            if objective.stage not in (None, stage):
+                continue
             metric = METRICS[objective.metric]
             samples = [v / metric.scale for v in values(record, metric)]
             met = [slo.met(objective, v) for v in samples]

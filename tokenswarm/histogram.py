@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Any
 
 SUB_BITS = 10
@@ -50,7 +51,7 @@ class Histogram:
     __slots__ = ("bounds", "counts", "exact", "max", "min", "n", "sum")
 
     def __init__(self, bounds: Sequence[int] = ()) -> None:
-        if any(a >= b for a, b in zip(bounds, bounds[1:], strict=False)):
+        if any(a >= b for a, b in pairwise(bounds)):
             raise ValueError(f"bounds must rise strictly, got {list(bounds)}")
         self.bounds = bounds
         self.counts: dict[int, int] = {}

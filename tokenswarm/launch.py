@@ -134,4 +134,3 @@ def _end(processes: list[subprocess.Popen[Any]]) -> None:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from tokenswarm.records import Outcome, Record
 
@@ -62,7 +63,7 @@ def itl(r: Record) -> list[int]:
     aiperf and guidellm call a mean per request "ITL"; pooled samples weigh every event alike.
     """
     stamps = r.event_ns
-    return [b - a for a, b in zip(stamps, stamps[1:], strict=False)]
+    return [b - a for a, b in pairwise(stamps)]
 
 
 def decode_tokens(r: Record) -> int | None:

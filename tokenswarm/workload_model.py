@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PlainValidator
 
 from tokenswarm import slo, spec
+from tokenswarm.slo import Objective
 from tokenswarm.spec import (
     Count,
     Duration,
@@ -262,7 +263,7 @@ class Workload(Section):
         for key, text in slo.without_base(objectives, parsed):
             yield ("slo", key), text
 
-    def objectives(self) -> list[slo.Objective]:
+    def objectives(self) -> list[Objective]:
         """The parsed `slo:`, with the defaults that it leaves standing."""
         names = [stage.name for stage in self.load.resolved_stages() if not stage.warmup]
         return slo.parse_slos(self.slo, self.load.mode, names)

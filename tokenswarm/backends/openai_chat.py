@@ -34,9 +34,7 @@ class OpenAIChat:
 
     def probe(self, prompt: Prompt) -> Request:
         """The same for exactly one output token."""
-        return Request(
-            self.path, orjson.dumps(common.one_token(self._body(prompt), self.workload))
-        )
+        return Request(self.path, orjson.dumps(common.one_token(self._body(prompt), self.workload)))
 
     def _body(self, prompt: Prompt) -> dict[str, Any]:
         messages = prompt.messages

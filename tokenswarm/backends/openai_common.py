@@ -71,7 +71,7 @@ def load_chunk(data: bytes) -> dict[str, Any]:
     """One chunk as an object. Raises ValueError for anything else."""
     chunk = orjson.loads(data)
     if not isinstance(chunk, dict):
-        raise ValueError(f"expected a JSON object, got {data[:80].decode('utf-8', 'replace')!r}")  # noqa: TRY004
+        raise ValueError(f"expected a JSON object, got {data[:80].decode('utf-8', 'replace')!r}")
     return chunk
 
 

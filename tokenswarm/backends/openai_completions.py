@@ -30,9 +30,7 @@ class OpenAICompletions:
 
     def probe(self, prompt: Prompt) -> Request:
         """The same for exactly one output token."""
-        return Request(
-            self.path, orjson.dumps(common.one_token(self._body(prompt), self.workload))
-        )
+        return Request(self.path, orjson.dumps(common.one_token(self._body(prompt), self.workload)))
 
     def _body(self, prompt: Prompt) -> dict[str, Any]:
         asked: Any = prompt.text if prompt.token_ids is None else prompt.token_ids

@@ -94,9 +94,7 @@ class _Worker:
         environment.events.report_to_master.add_listener(self._report)
         environment.events.quitting.add_listener(self._quitting)
         _ignore_first_interrupt()
-        runner.send_message(
-            _MESSAGE + "hello", {"pid": os.getpid(), "host": socket.gethostname()}
-        )
+        runner.send_message(_MESSAGE + "hello", {"pid": os.getpid(), "host": socket.gethostname()})
 
     @staticmethod
     def _sender(runner: Any) -> Callable[[str, dict[str, Any]], None]:

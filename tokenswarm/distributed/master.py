@@ -29,7 +29,7 @@ from gevent import get_hub
 from gevent.event import Event
 from gevent.lock import RLock
 
-from tokenswarm import __version__, arrivals, backends, probe, slo, workload
+from tokenswarm import __version__, arrivals, backends, probe, workload
 from tokenswarm.distributed.options import Options
 from tokenswarm.distributed.spool import RecordFile
 from tokenswarm.distributed.worker import make_transport, open_prompts
@@ -99,6 +99,7 @@ class Master:
         self._ending = RLock()
         self._watcher: gevent.Greenlet | None = None
         self._stopped_early: str | None = None
+        self._digest: str | None = None
         self._before: tuple[float, int, int] = (0.0, 0, 0)
         self._handlers: dict[str, Callable[[Worker, dict[str, Any]], None]] = {
             "prepared": self._on_prepared,
@@ -167,7 +168,7 @@ class Master:
             host=host,
             started=time.time(),
             state="waiting",
-            objectives=slo.parse_slos(work.slo, work.load.mode),
+            objectives=work.objectives(),
             versions=versions(),
             stages=[
                 StageWindow(s.name, s.warmup, users=s.users, rate_per_s=s.rate_per_s)
@@ -179,6 +180,7 @@ class Master:
         if problem:
             run.warnings.append(problem)
             self._say(f"warning: {problem}")
+        self._digest = None
         run.workers = {id_: self._fresh(id_, k) for k, id_ in enumerate(ready)}
         self.run = run
         self._stage_reports = {i: {} for i in range(len(run.stages))}
@@ -245,7 +247,9 @@ class Master:
                 if worker.faults:
                     raise BadInput(*worker.faults)
                 if not self._alive(worker.id):
-                    raise BadInput(f"worker {worker.id} went away while preparing; nothing was sent")
+                    raise BadInput(
+                        f"worker {worker.id} went away while preparing; nothing was sent"
+                    )
             if time.monotonic() > deadline:
                 waiting = [w.id for w in run.workers.values() if not w.prepared]
                 raise BadInput(f"workers not ready within {_PREPARE_TIMEOUT_S:g} s: {waiting}")
@@ -298,15 +302,15 @@ class Master:
     def _on_prepared(self, worker: Worker, data: dict[str, Any]) -> None:
         self.joined(worker.id, data["pid"], data["host"], worker.index)
         worker.prepared = True
-        if data["digest"] != self._digest_of(worker):
+        if data["digest"] != self._master_digest():
             worker.faults.append(
                 f"worker {worker.id} ({worker.host}) has another data set or tokenizer than the "
                 "master: give all of them the same files"
             )
 
-    def _digest_of(self, worker: Worker) -> str:
+    def _master_digest(self) -> str:
         # The master opens the same files while workers do; whoever is first waits here.
-        while getattr(self, "_digest", None) is None:
+        while self._digest is None:
             gevent.sleep(0.01)
         return self._digest
 
@@ -427,7 +431,7 @@ class Master:
         if end is None:
             return False
         limit = end + run.workload.load.drain + _GRACE_S
-        return time.time() - run.start_ns / NS > limit
+        return bool(time.time() - run.start_ns / NS > limit)
 
     def _check_workers(self, run: Run) -> None:
         for worker in run.workers.values():
@@ -564,7 +568,9 @@ class Master:
             {"id": w.id, "pid": w.pid, "index": w.index, "host": w.host, "k": w.k}
             for w in run.workers.values()
         ]
-        write_text(run.out / "workers.json", orjson.dumps(rows, option=orjson.OPT_INDENT_2).decode())
+        write_text(
+            run.out / "workers.json", orjson.dumps(rows, option=orjson.OPT_INDENT_2).decode()
+        )
 
 
 def stage_at(run: Run, offset_s: float) -> int | None:
@@ -603,7 +609,9 @@ def make_folder(out: str | None, name: str, started: float) -> tuple[Path | None
     if out is None:
         stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(started))
         base = Path("runs") / f"{stamp}-{name}"
-        tries = itertools.chain([base], (base.with_name(f"{base.name}-{i}") for i in range(2, 1000)))
+        tries = itertools.chain(
+            [base], (base.with_name(f"{base.name}-{i}") for i in range(2, 1000))
+        )
         folder = next(path for path in tries if not path.exists())
     else:
         folder = Path(out)

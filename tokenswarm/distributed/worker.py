@@ -25,7 +25,7 @@ from typing import Any
 import gevent
 from gevent import get_hub
 
-from tokenswarm import backends, prompts, slo, target, tokens, transport, workload
+from tokenswarm import backends, prompts, target, tokens, transport, workload
 from tokenswarm.clock import StepWatch
 from tokenswarm.distributed.spool import Spool
 from tokenswarm.generator import Generator
@@ -106,7 +106,7 @@ class WorkerAgent:
         self.generator = Generator(
             work, data["k"], data["n"],
             backends.make(work), source, make_transport(work, data["host"]),
-            slo.parse_slos(work.slo, work.load.mode), count,
+            work.objectives(), count,
             lambda text: text.replace(secret, "***") if secret else text,
             self._on_record, self._on_stage_done,
         )  # fmt: skip
