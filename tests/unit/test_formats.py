@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from hand_made import record, run, worker
-from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from exporters import summary
 from exporters.formats import FORMATS, export
@@ -80,23 +79,34 @@ def test_vllm_bench_json_has_its_keys_and_our_figures(folder: Path) -> None:
     assert (got["ttfts"][-1], got["errors"][-1]) == (0.0, '=cmd "x", \n y')
 
 
+def samples(text: str) -> dict[str, list[tuple[float, float]]]:
+    """(time, value) of every series; prometheus_client 0.26 loses samples with time stamps."""
+    found: dict[str, list[tuple[float, float]]] = {}
+    for text_line in text.splitlines():
+        if not text_line.startswith("#"):
+            series, value, at = text_line.rsplit(" ", 2)
+            found.setdefault(series, []).append((float(at), float(value)))
+    return found
+
+
 def test_openmetrics_ends_at_the_totals(folder: Path) -> None:
-    samples: dict[tuple[str, frozenset[tuple[str, str]]], list[Any]] = {}
-    for family in text_string_to_metric_families(exported(folder, "openmetrics")):
-        for s in family.samples:
-            samples.setdefault((s.name, frozenset(s.labels.items())), []).append(s)
-    ok = samples["tokenswarm_requests_total", frozenset({("outcome", "ok")})]
-    assert ok[0].value == 0
-    assert ok[-1].value == 101
-    assert [float(s.timestamp) % 15 for s in ok] == [0.0] * len(ok)
-    labels = frozenset({("workload", "hand-made"), ("stage", "main")})
-    assert samples["tokenswarm_time_to_first_token_seconds_count", labels][-1].value == 100
-    assert samples["tokenswarm_inter_token_latency_seconds_count", labels][-1].value == 1000
-    under = samples["tokenswarm_time_to_first_token_seconds_bucket", labels | {("le", "0.125")}]
-    assert under[-1].value == 26  # 100, 101, ... 125 ms
-    for series in samples.values():
-        found = [s.value for s in series]
-        assert found == sorted(found)
+    text = exported(folder, "openmetrics")
+    assert text.endswith("\n# EOF\n")
+    found = samples(text)
+    ok = found['tokenswarm_requests_total{outcome="ok"}']
+    assert (ok[0][1], ok[-1][1]) == (0, 101)
+    assert found['tokenswarm_requests_total{outcome="http_error"}'][-1][1] == 1
+    assert found["tokenswarm_output_tokens_total"][-1][1] == 1111
+    labels = 'workload="hand-made",stage="main"'
+    assert found[f"tokenswarm_time_to_first_token_seconds_count{{{labels}}}"][-1][1] == 100
+    assert found[f"tokenswarm_inter_token_latency_seconds_count{{{labels}}}"][-1][1] == 1000
+    # of 100, 101, ... 199 ms
+    under = found[f'tokenswarm_time_to_first_token_seconds_bucket{{{labels},le="0.125"}}']
+    assert under[-1][1] == 26
+    for series in found.values():
+        assert series == sorted(series)
+        assert [value for _, value in series] == sorted(value for _, value in series)
+        assert [at % 15 for at, _ in series] == [0.0] * len(series)
 
 
 def test_gaps_that_were_not_recorded_are_no_series(tmp_path: Path) -> None:
