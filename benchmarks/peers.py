@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +51,8 @@ class Peer:
     program: Path
     command: Callable[[Job], list[str]]
     read: Callable[[Path], Reported]
-    environment: Mapping[str, str]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    checks_prompts: bool = False  # against a server that does not tokenise it would cry foul
 
 
 def _aiperf(job: Job) -> list[str]:
@@ -134,9 +135,10 @@ def _json(file: Path) -> Any:
 
 # In the order of running. Versions are those of benchmarks/setup.
 PEERS: dict[str, Peer] = {
-    "tokenswarm": Peer("", product.PROGRAM, _tokenswarm, _read_tokenswarm, {}),
-    "aiperf": Peer("0.13.0", _VENVS / "aiperf/bin/aiperf", _aiperf, _read_aiperf, {}),
-    "guidellm": Peer("0.8.1", _VENVS / "guidellm/bin/guidellm", _guidellm, _read_guidellm, {}),
+    "tokenswarm": Peer("", product.PROGRAM, _tokenswarm, _read_tokenswarm,
+                       checks_prompts=True),
+    "aiperf": Peer("0.13.0", _VENVS / "aiperf/bin/aiperf", _aiperf, _read_aiperf),
+    "guidellm": Peer("0.8.1", _VENVS / "guidellm/bin/guidellm", _guidellm, _read_guidellm),
     "vllm bench": Peer(
         "0.32.0", _VENVS / "vllm/bin/vllm", _vllm_bench, _read_vllm_bench,
         {"VLLM_TARGET_DEVICE": "cpu", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"},

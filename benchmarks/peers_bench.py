@@ -66,7 +66,12 @@ def measure(tool: str, streams: int, keep: Path | None) -> Point:
     with tempfile.TemporaryDirectory() as name:
         folder = keep or Path(name)
         folder.mkdir(parents=True, exist_ok=True)
-        with ground_truth(core=SERVER_CORE, ttft_ms=TTFT_MS, itl_ms=ITL_MS) as truth:
+        with ground_truth(
+            core=SERVER_CORE,
+            ttft_ms=TTFT_MS,
+            itl_ms=ITL_MS,
+            prompt_usage=not peer.checks_prompts,
+        ) as truth:
             job = Job(truth.url, streams, requests, INPUT_TOKENS, OUTPUT_TOKENS, folder)
             usage = measured(
                 [str(peer.program), *peer.command(job)],
@@ -168,7 +173,7 @@ def figure(points: list[Point]) -> Any:
                 x=names, y=values, name=tool, marker_color=COLOURS[tool], row=1, col=column,
                 text=texts, textposition="outside", cliponaxis=False, showlegend=column == 1,
             )  # fmt: skip
-    drawing.update_yaxes(type="log", row=1, col=1)
+    drawing.update_yaxes(type="log", dtick=1, row=1, col=1)
     drawing.update_xaxes(title_text="streams at once", type="category")
     drawing.update_layout(
         width=1400, height=440, template="plotly_white", font_size=13,
