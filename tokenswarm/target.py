@@ -48,6 +48,8 @@ def parse_url(url: str) -> Target:
         )
     if parts.query or parts.fragment:
         raise BadInput(f"--host {url!r}: a base URL has no '?' or '#' part; {example}")
+    if any(c.isspace() or not c.isprintable() for c in url.strip()):
+        raise BadInput(f"--host {url!r}: a blank or control character in it; {example}")
     tls = parts.scheme == "https"
     return Target(
         url.strip(), tls, parts.hostname, port or (443 if tls else 80), parts.path.rstrip("/")

@@ -1,0 +1,84 @@
+"""Waking at an instant, and steps of the wall clock."""
+
+import statistics
+import time
+
+import gevent
+import pytest
+
+from tokenswarm import clock
+from tokenswarm.clock import Alarm, StepWatch
+
+MS = 1_000_000
+
+
+@pytest.fixture
+def alarm():
+    made = Alarm()
+    yield made
+    made.close()
+
+
+def test_never_early_and_late_by_a_small_part_of_the_wait(alarm):
+    late = []
+    for _ in range(30):
+        due = time.time_ns() + 10 * MS
+        alarm.wait_until(due)
+        late.append(time.time_ns() - due)
+    assert min(late) >= 0
+    assert statistics.median(late) < 5 * MS
+
+
+def test_an_instant_that_has_passed_does_not_wait(alarm):
+    switched = []
+    gevent.spawn(switched.append, 1)
+    alarm.wait_until(time.time_ns() - 1)
+    assert switched == []
+
+
+def test_it_sleeps_one_greenlet_only(alarm):
+    sleeper = gevent.spawn(alarm.wait_until, time.time_ns() + 50 * MS)
+    turns = 0
+    while not sleeper.dead:
+        gevent.sleep(0.001)
+        turns += 1
+    assert turns > 3
+
+
+def test_without_timerfd_gevents_timers_serve(monkeypatch):
+    class Libc:
+        def __init__(self, *_, **__):
+            pass
+
+        def timerfd_create(self, *_):
+            return -1
+
+    monkeypatch.setattr(clock.ctypes, "CDLL", Libc)
+    made = Alarm()
+    due = time.time_ns() + 20 * MS
+    made.wait_until(due)
+    assert time.time_ns() >= due - MS
+    made.close()
+
+
+def test_a_closed_alarm_can_be_closed_again():
+    made = Alarm()
+    made.close()
+    made.close()
+
+
+def test_a_step_of_the_wall_clock_is_seen_once(monkeypatch):
+    class Set:
+        by = 0
+        monotonic_ns = staticmethod(time.monotonic_ns)
+
+        @classmethod
+        def time_ns(cls):
+            return time.monotonic_ns() + 10**18 + cls.by
+
+    monkeypatch.setattr(clock, "time", Set)
+    watch = StepWatch()
+    assert abs(watch.step_ns()) < 2 * MS
+    Set.by = -50 * MS
+    assert abs(watch.step_ns() + 50 * MS) < 2 * MS
+    assert abs(watch.step_ns()) < 2 * MS
