@@ -22,13 +22,16 @@ from rich.table import Table
 from exporters.console_summary import WIDTH, render
 from exporters.timeline import failures, quantiles, since, stage_at
 from exporters.units import number, seconds
+from tokenswarm import figures
 from tokenswarm.measure import METRICS, NS
 from tokenswarm.run import Run
+from tokenswarm.slo import evaluate
 from tokenswarm.snapshot import StageStats
 
 RECENT_S = 10.0
 PLAIN_EVERY_S = 10.0
 PLAIN_FIRST_S = 2.0
+_SO_FAR = ("error_ratio", "attainment")
 _LATENCIES = {"TTFT": "ttft_s", "ITL": "itl_s"}
 
 
@@ -56,6 +59,7 @@ class Now:
     overall: dict[str, dict[str, Any]]
     errors: dict[str, int]
     workers: str
+    slo: str
 
 
 class Screen(RichConsole):
@@ -148,6 +152,7 @@ class Console:
             overall={n: _latency(m, stats, StageStats()) for n, m in _LATENCIES.items()},
             errors=failures(stats, StageStats()),
             workers=_workers(run),
+            slo=_slo(run) if self._live is not None else "",
         )
 
 
@@ -175,6 +180,17 @@ def _workers(run: Run) -> str:
     parts = [f"{states.count(s)} {s}" for s in dict.fromkeys(states)]
     cpu = max(w.snapshot.health.cpu for w in run.workers.values())
     return f"{', '.join(parts)}; CPU up to {cpu:.0%}"
+
+
+def _slo(run: Run) -> str:
+    """How many SLOs hold so far, and those that do not; throughput is only known at the end."""
+    wanted = [o for o in run.objectives if o.function is not None or o.metric in _SO_FAR]
+    checks = evaluate(wanted, figures.of(run))
+    failing = [f"{c.text}: {c.detail.split(',')[0]}" for c in checks if c.passed is False]
+    known = sum(c.passed is not None for c in checks)
+    return f"{known - len(failing)} of {len(checks)} hold so far" + "".join(
+        f"\n{text}" for text in failing
+    )
 
 
 def _errors(now: Now) -> str:
@@ -209,7 +225,7 @@ def table(run: Run, now: Now) -> Table:
         title_justify="left", show_header=False,
     )  # fmt: skip
     grid.add_column(style="bold")
-    grid.add_column()
+    grid.add_column(min_width=62)  # so that the table does not jump with every figure
     grid.add_row("stage", now.stage)
     grid.add_row("load", f"{now.load}, {now.in_flight} in flight")
     grid.add_row("speed", f"{number(now.requests_per_s)} req/s, {number(now.tokens_per_s)} tok/s")
@@ -218,5 +234,6 @@ def table(run: Run, now: Now) -> Table:
             f"{name} p50 / p99", f"{_pair(recent)} last 10 s,  {_pair(now.overall[name])} overall"
         )
     grid.add_row("errors", _errors(now))
+    grid.add_row("SLO", now.slo)
     grid.add_row("workers", now.workers)
     return grid

@@ -76,8 +76,12 @@ def _figures(summary: dict[str, Any]) -> Table:
     table.add_row("measured window", seconds(window["seconds"]))
     table.add_row("throughput", _rates(rates))
     if slo["attainment"] is not None:
-        good = f"{number(slo['goodput_per_s'])} good requests/s, " if slo["goodput_per_s"] else ""
-        table.add_row("goodput", f"{good}{share(slo['attainment'])} of requests met every SLO")
+        rate = slo["goodput_per_s"]
+        met = f"{share(slo['attainment'])} of requests met every SLO"
+        table.add_row(
+            "attainment" if rate is None else "goodput",
+            met if rate is None else f"{number(rate)} good requests/s, {met}",
+        )
     cost = summary.get("cost")
     if cost:
         table.add_row("price", _price(cost))
@@ -162,6 +166,7 @@ def _checks(summary: dict[str, Any]) -> Iterator[Text]:
 def _warnings(summary: dict[str, Any]) -> Iterator[Text]:
     warnings = summary["warnings"]
     for warning in warnings[:_MOST_WARNINGS]:
-        yield Text.assemble(("warning", "bold yellow"), f": {warning}", overflow="fold")
+        text = warning if len(warning) <= 3 * WIDTH else f"{warning[: 3 * WIDTH]} ..."
+        yield Text.assemble(("warning", "bold yellow"), f": {text}", overflow="fold")
     if len(warnings) > _MOST_WARNINGS:
         yield Text(f"and {len(warnings) - _MOST_WARNINGS} more warnings in summary.json")

@@ -111,13 +111,15 @@ def test_an_open_loop_shows_planned_and_achieved_rate(clock: Clock) -> None:
 def test_a_terminal_gets_a_table_that_is_redrawn(clock: Clock) -> None:
     target, out = screen(terminal=True)
     shown = Console(target, clock)
-    found = made(state="running")
+    slo = {"p90(ttft)": "<2s", "p90(tpot)": "<5ms", "output_tokens_per_s": ">1"}
+    found = made(state="running", objectives=objectives(slo))
     shown.start(found)
     clock.now = 112.0
     shown.interval(found)
     text = out.getvalue()
     for part in ("hand-made  running  0:12, 0:18 left", "TTFT p50 / p99", "last 10 s", "overall",
-                 "3 http_error", "2 ready; CPU up to 0%"):  # fmt: skip
+                 "3 http_error", "2 ready; CPU up to 0%", "2 of 3 hold so far",
+                 "p90(tpot) <5ms: 20 ms"):  # fmt: skip
         assert part in text
     shown.close()
     assert out.getvalue().endswith("\x1b[2K") or "\x1b[?25h" in out.getvalue()
