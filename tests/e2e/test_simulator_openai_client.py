@@ -1,7 +1,9 @@
 """The official OpenAI client streams from the embedded engine: it is a fair stand-in."""
 
 import json
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 
@@ -126,3 +128,17 @@ def test_quit_ends_the_process():
     with urllib.request.urlopen(request, timeout=10) as answer:
         assert answer.status == 200
     assert engine.stop() == 0
+
+
+@pytest.mark.skipif(shutil.which("prlimit") is None, reason="prlimit is not installed")
+def test_out_of_file_descriptors_it_waits_for_one_to_be_free():
+    none = ("--set", "tokenizer=none")
+    with EngineProcess(*none, prefix=("prlimit", "--nofile=24:24")) as engine:
+        host, port = engine.url.removeprefix("http://").split(":")
+        socks = [socket.create_connection((host, int(port)), 10) for _ in range(30)]
+        for sock in socks[:25]:
+            sock.close()
+        for sock in socks[25:]:
+            sock.sendall(b"GET /health HTTP/1.1\r\n\r\n")
+            assert sock.recv(15) == b"HTTP/1.1 200 OK"
+            sock.close()

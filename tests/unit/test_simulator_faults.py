@@ -122,7 +122,7 @@ def test_a_client_sees_the_outcome_that_the_log_says(server, path, fault):
 @pytest.mark.parametrize("fault", HANGS)
 def test_stalls_last_until_the_client_gives_up(server, path, fault):
     body = BODIES[path] | {"tokenswarm_fault": fault}
-    outcome, _ = judge(server.port, path, body, timeout=0.2)
+    outcome, _ = judge(server.port, path, body, timeout=0.5)
     assert outcome == FAULTS[fault].outcome
     call(server, "GET", "/health")
     line = log(server)[-1]

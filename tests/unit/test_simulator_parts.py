@@ -220,6 +220,11 @@ def test_the_reader_gives_the_same_requests_however_the_bytes_are_cut():
         assert requests[0].headers == {"content-length": "3", "x-y": "z"}
 
 
+def test_the_reader_takes_absolute_urls_as_proxies_get_them():
+    (request,) = RequestReader(10).feed(b"GET http://host:80/v1/models?a=b HTTP/1.1\r\n\r\n")
+    assert (request.path, request.query) == ("/v1/models", "a=b")
+
+
 def test_the_reader_asks_to_continue_only_while_the_body_is_missing():
     head = b"POST / HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 1\r\n\r\n"
     reader = RequestReader(10)

@@ -10,7 +10,7 @@ from simulator_harness import call, engine, events, log, post, raw_exchange, str
 from tokenswarm.records import BadInput
 from tokenswarm.simulator.settings import capacity_per_s, load
 
-LATE = 0.090
+LATE = 1.0
 """How late a send may be on a machine that is busy with other things; it is never early."""
 
 
@@ -363,7 +363,7 @@ def test_the_capacity_can_be_computed():
 
 
 def test_a_full_queue_and_a_too_large_request_are_refused():
-    with engine("max_batch=1", "max_queue=0", "kv_tokens=100", "base_ms=300") as server:
+    with engine("max_batch=1", "max_queue=0", "kv_tokens=100", "base_ms=5000") as server:
         body = {"prompt": "a" * 500, "max_tokens": 10}
         status, _, raw = call(server, "POST", "/v1/completions", body)
         assert (status, b"KV cache" in raw) == (400, True)
@@ -375,7 +375,7 @@ def test_a_full_queue_and_a_too_large_request_are_refused():
 
 
 def test_kv_cache_limits_how_many_run():
-    with engine("kv_tokens=30", "base_ms=50") as server:
+    with engine("kv_tokens=30", "base_ms=5000") as server:
         request = post("/v1/completions", {"prompt": "a" * 40, "max_tokens": 5, "stream": True})
         socks = [socket.create_connection(("127.0.0.1", server.port), 10) for _ in range(3)]
         for sock in socks:
@@ -438,14 +438,14 @@ def test_metrics_count_what_was_sent():
 
 
 def test_a_cached_prefix_makes_the_first_token_quick():
-    with engine("base_ms=0", "prefill_ms_per_token=1") as server:
+    with engine("base_ms=0", "prefill_ms_per_token=4") as server:
         body = {"prompt": "a" * 400, "max_tokens": 1}
         for _ in range(2):
             call(server, "POST", "/v1/completions", body)
         cold, warm = log(server)
     assert (cold["cached_tokens"], warm["cached_tokens"]) == (0, 96)
-    assert LATE > cold["first_sent"] - cold["received"] - 0.100 >= 0
-    assert LATE > warm["first_sent"] - warm["received"] - 0.004 >= 0
+    assert LATE > cold["first_sent"] - cold["received"] - 0.400 >= 0
+    assert LATE > warm["first_sent"] - warm["received"] - 0.016 >= 0
 
 
 def test_ipv6():

@@ -111,5 +111,9 @@ def _listing() -> str:
     engines = [f"  {name}: {values}" for name, values in ENGINES.items()]
     keys = [f"  {name} = {field.default}" for name, field in Settings.model_fields.items()]
     faults = [f"  {name}: {row.about} -> {row.outcome}" for name, row in FAULTS.items()]
-    parts = ["Engines (--engine):", *engines, "", "Keys (--set):", *keys, "", "Faults:", *faults]
+    how = (
+        "Faults (--set faults.NAME=PROBABILITY, or for one request: header X-Tokenswarm-Fault, "
+        "body key tokenswarm_fault, ?fault=NAME, model NAME#FAULT):"
+    )
+    parts = ["Engines (--engine):", *engines, "", "Keys (--set):", *keys, "", how, *faults]
     return "\n".join(parts)

@@ -61,6 +61,7 @@ class Server:
         self._epoll.register(self._listener, select.EPOLLIN)
         self._epoll.register(self._wake_read, select.EPOLLIN)
         self._connections: dict[int, Connection] = {}
+        self._accepting = True
         self._quitting = False
         self._flushed_ns = 0
         self._stalled = settings.stall_at_s is None or not settings.stall_for_s
@@ -159,7 +160,9 @@ class Server:
             except BlockingIOError:
                 return
             except OSError as error:
-                logger.warning("a connection could not be accepted: %s", error)
+                logger.warning("no more connections until one is closed: %s", error)
+                self._epoll.modify(self._listener, 0)
+                self._accepting = False
                 return
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -180,7 +183,7 @@ class Server:
         with contextlib.suppress(OSError, ValueError):
             if connection.closed:
                 self._epoll.unregister(connection.fd)
-                self._connections.pop(connection.fd, None)
+                self._forget(connection)
                 return
             mask = select.EPOLLIN | (select.EPOLLOUT if wanted else 0)
             self._epoll.modify(connection.fd, mask)
@@ -188,6 +191,9 @@ class Server:
     def _forget(self, connection: Connection) -> None:
         if self._connections.get(connection.fd) is connection:
             del self._connections[connection.fd]
+        if not self._accepting:
+            self._epoll.modify(self._listener, select.EPOLLIN)
+            self._accepting = True
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -154,7 +154,9 @@ class Service:
         """A request for tokens: check, choose a fault, count the prompt, submit."""
         api, path_model, stream = route
         body, problem = parsed
-        arrived = monotonic_ns() - max(0, time_ns() - stamp)
+        # In this order a pause between the two clocks makes the answer late, never early.
+        age = max(0, time_ns() - stamp)
+        arrived = monotonic_ns() - age
         job = self.engine.new_job(connection, api, stamp, arrived)
         job.path = request.path
         job.request_id = request.headers.get("x-request-id")

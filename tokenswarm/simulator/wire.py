@@ -102,6 +102,8 @@ class RequestReader:
         request, parser = self._request, self._parser
         request.method = parser.get_method().decode()
         path, _, request.query = self._url.decode("latin-1").partition("?")
+        if "://" in path:  # absolute form, as sent to a proxy
+            path = "/" + path.split("://", 1)[1].partition("/")[2]
         request.path = path
         request.body = b"".join(self._body)
         request.keep_alive = parser.should_keep_alive()
