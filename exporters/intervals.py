@@ -121,7 +121,9 @@ def interval(values: Floats, stage: Ints) -> Interval | None:
     n = len(values)
     if n < LEAST:
         return None
-    draws = resampling.draw(stage, resampling.block_length(values, stage), SEED, RESAMPLES)
+    draws = resampling.draw(
+        stage, resampling.block_length(values, stage), SEED, resamples=RESAMPLES
+    )
     found = resampling.quantiles(draws, draws.cell_of, values, list(QUANTILES.values()))
     out: Interval = {"mean": _limits(resampling.means(draws, values, np.ones(n)))}
     for (name, q), samples in zip(QUANTILES.items(), found, strict=True):
@@ -139,7 +141,7 @@ def ratio_interval(sums: Floats, counts: Floats, stage: Ints) -> Interval | None
     if len(sums) < LEAST:
         return None
     block = resampling.block_length(sums / counts, stage)
-    draws = resampling.draw(stage, block, SEED, RESAMPLES)
+    draws = resampling.draw(stage, block, SEED, resamples=RESAMPLES)
     return {"mean": _limits(resampling.means(draws, sums, counts)), **dict.fromkeys(QUANTILES)}
 
 

@@ -23,6 +23,7 @@ from tokenswarm.validity import Verdict, judge, kernel_stamp_share, loop_lag_p99
 SCHEMA = 1
 FILE = "summary.json"
 REQUESTS = "requests.jsonl"
+MOST_ERRORS = 100  # different texts; each worker keeps a few of every outcome
 
 
 def build(run: Run, verdict: Verdict | None = None) -> dict[str, Any]:
@@ -125,8 +126,8 @@ def _slo(run: Run, verdict: Verdict, found: dict[str, Any]) -> dict[str, Any]:
 
 
 def _errors(errors: dict[tuple[str, str], int]) -> list[dict[str, Any]]:
-    """Error texts with their counts, the most frequent first."""
-    ordered = sorted(errors.items(), key=lambda item: (-item[1], item[0]))
+    """The most frequent error texts with their counts; by_outcome has them all counted."""
+    ordered = sorted(errors.items(), key=lambda item: (-item[1], item[0]))[:MOST_ERRORS]
     return [{"outcome": o, "error": text, "count": n} for (o, text), n in ordered]
 
 
