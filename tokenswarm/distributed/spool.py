@@ -141,6 +141,7 @@ class RecordFile:
         if self._file is None:
             self.unwritten += lines if self.path is not None else 0
             return lines
+        end = self._file.tell()
         try:
             view = memoryview(data)
             while view:
@@ -148,6 +149,9 @@ class RecordFile:
         except OSError as e:
             self.error = f"{self.path}: {e.strerror or e}"
             self.unwritten += lines
+            with contextlib.suppress(OSError):
+                self._file.truncate(end)  # no torn line in the middle when there is room again
+                self._file.seek(end)
         return lines
 
     def close(self) -> None:
