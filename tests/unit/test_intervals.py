@@ -55,16 +55,18 @@ def test_intervals_by_single_requests_would_be_far_too_narrow() -> None:
     assert width > 2.5 * independent  # theory: sqrt((1 + phi) / (1 - phi)) = 4.4 times
 
 
-def test_intervals_are_wider_the_longer_the_memory() -> None:
+@pytest.mark.parametrize("phi", [0.0, 0.5, 0.9])
+def test_intervals_are_as_wide_as_theory_says(phi: float) -> None:
     rng = np.random.default_rng(1)
     widths = []
-    for phi in (0.0, 0.5, 0.9):
+    for _ in range(8):
         found = interval(correlated(rng, 4000, phi))
         assert found is not None
         assert found["mean"] is not None
         widths.append((found["mean"][1] - found["mean"][0]) * math.sqrt(4000) / (2 * 1.96))
-    # theory: sqrt((1 + phi) / (1 - phi)) times that of independent values: 1, 1.73, 4.36
-    assert [round(w, 1) for w in widths] == pytest.approx([1.0, 1.7, 4.0], rel=0.15)
+    expected = math.sqrt((1 + phi) / (1 - phi))  # times that of independent values
+    # one width scatters by a tenth, and long memories are known to be underestimated a little
+    assert 0.85 * expected < sum(widths) / 8 < 1.1 * expected
 
 
 def test_many_values_are_ranked_into_bins_without_losing_the_tail() -> None:
