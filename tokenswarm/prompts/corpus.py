@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from tokenswarm.prompts import cache
+from tokenswarm.tokens import digest_of
 
 _log = logging.getLogger(__name__)
-RULES = "corpus-1"
+RULES = "corpus-2"
 JOIN = "\n\n"
 MAX_PASSAGE_CHARS = 1 << 16
 MAX_CORPUS_BYTES = 512 << 20
@@ -60,6 +61,7 @@ class Corpus:
     """
 
     digest: str
+    replies_digest: str
     text: memoryview
     starts: memoryview[int]
     warnings: tuple[str, ...]
@@ -141,6 +143,7 @@ def _corpus(entry: cache.Entry) -> Corpus:
     with_replies = "replies" in entry.maps
     return Corpus(
         digest=entry.facts["digest"],
+        replies_digest=entry.facts["replies_digest"],
         text=entry.bytes("text"),
         starts=entry.numbers("starts"),
         warnings=tuple(entry.facts["notes"]),
@@ -205,10 +208,11 @@ def _build(
                 told = True
                 _log.info("reading and cleaning the corpus; kept in the cache for the next time")
     (folder / "starts").write_bytes(starts.tobytes())
+    replies_digest = ""
     if with_replies:
         (folder / "firsts").write_bytes(firsts.tobytes())
         (folder / "reply_starts").write_bytes(reply_starts.tobytes())
-        digest.update((folder / "replies").read_bytes())
+        replies_digest = digest_of(*(folder / n for n in ("firsts", "reply_starts", "replies")))
     else:
         (folder / "replies").unlink()
     found = list(notes())
@@ -218,7 +222,12 @@ def _build(
         found.append(f"{cut:,} passages are longer than {MAX_PASSAGE_CHARS:,} characters: cut.")
     if full:
         found.append(f"only the first {MAX_CORPUS_BYTES >> 20} MiB of the text are used.")
-    return {"digest": digest.hexdigest(), "distinct": len(seen), "notes": found}
+    return {
+        "digest": digest.hexdigest(),
+        "replies_digest": replies_digest,
+        "distinct": len(seen),
+        "notes": found,
+    }
 
 
 def _shorten(text: str) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tokenswarm.prompts import exact
-from tokenswarm.prompts.salt import Salter, draw
+from tokenswarm.prompts.salt import Salter, Words, draw
 from tokenswarm.prompts.source import Frame, chat_frame
 from tokenswarm.records import BadInput
 from tokenswarm.tokens import Form
@@ -32,7 +32,11 @@ class Group:
 
 
 class Prefixes:
-    """The groups of a workload, found when they are first needed."""
+    """The groups of a workload, found when they are first needed.
+
+    members are the salt words of the requests: no two of the first words begin with the same
+    token, so members of a group part right behind what they share, while the words last.
+    """
 
     def __init__(
         self,
@@ -60,6 +64,7 @@ class Prefixes:
         self._place = place
         self._seed = seed
         self._sums = list(itertools.accumulate(weights))
+        self.members = Words(self._apart(), salter.words.other)
         # Threads may find a group twice, but never differently: the first entry stays.
         self._found: dict[int, Group] = {}
 
@@ -69,6 +74,19 @@ class Prefixes:
         number = min(bisect_left(self._sums, at), len(self._sums) - 1)
         group = self._found.get(number)
         return group if group is not None else self._found.setdefault(number, self._find(number))
+
+    def _apart(self) -> tuple[str, ...]:
+        frame, head = self._member("A text that all share")
+        words = self._salter.words.first
+        many = [
+            frame.tokenizer.encode(frame.render(f"{head}{word} and more: Hello"), frame.form)
+            for word in words
+        ]
+        place = common(many)
+        seen: dict[int, str] = {}
+        for word, ids in zip(words, many, strict=True):
+            seen.setdefault(ids[place], word)
+        return tuple(seen.values())
 
     def _find(self, number: int) -> Group:
         probes = [self._salter.probe(1 + i) for i in range(3)]
@@ -91,8 +109,7 @@ class Prefixes:
         return self._group(cut.text)
 
     def _ids(self, text: str, probe: str) -> list[int]:
-        member = self._member(text)
-        frame, head = member
+        frame, head = self._member(text)
         return frame.tokenizer.encode(frame.render(head + probe + "Hello"), frame.form)
 
     def _member(self, text: str) -> tuple[Frame, str]:

@@ -18,8 +18,8 @@ from importlib import resources
 
 from tokenswarm.tokens import Form, Tokenizer
 
-RULES = "salt-1"
-_ENOUGH = 1 << 31  # different salts that a word list must give
+RULES = "salt-3"
+_ENOUGH = 1 << 30  # different salts that a word list must give
 _ROUNDS = 4
 
 
@@ -47,8 +47,8 @@ class Words:
 def even_words(tokenizer: Tokenizer) -> tuple[array[int], array[int]]:
     """Positions of words that cost one number of tokens: at the start, and after a blank.
 
-    Each kind has its most frequent cost. When too few are left to make enough salts, all words
-    are taken: prompts are exact all the same.
+    Each kind has its most frequent cost. When that leaves too few different salts, all words are
+    taken: prompts are exact all the same.
     """
     words = all_words()
     at_start = tokenizer.lengths(words, Form.PLAIN)
@@ -67,7 +67,7 @@ class Salter:
     """Gives every number its own salt."""
 
     def __init__(self, words: Words, seed: int, nonce: object) -> None:
-        self._words = words
+        self.words = words
         self._key = hashlib.blake2b(f"{seed}\0{nonce}".encode(), digest_size=32).digest()
         self.size = len(words.first) * len(words.other) ** 2
 
@@ -84,13 +84,13 @@ class Salter:
         return self._salt(self.size // 2 + number)
 
     def _salt(self, number: int) -> str:
-        firsts, others = len(self._words.first), len(self._words.other)
+        firsts, others = len(self.words.first), len(self.words.other)
         rest, residue = divmod(number % self.size, firsts)
         # Neighbours differ in their first word already: an engine's prefix tree splits at once.
         first = permute(residue, firsts, self._key + b"first")
         rest = permute(rest, others * others, self._key + first.to_bytes(4, "little"))
         second, third = divmod(rest, others)
-        words = self._words
+        words = self.words
         return f"{words.first[first]} {words.other[second]} {words.other[third]}: "
 
 

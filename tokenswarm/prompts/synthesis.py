@@ -78,11 +78,14 @@ class Synthesis:
         self.cutter = make_cutter(workload, tokenizer, self.frame, corpus, self.index)
         self.context = context_of(self.frame, "", self.cutter.lengths)
         exact.calibrate(self.cutter, self.context)
-        self.prefixes = self._open_prefixes(workload) if prompts.shared_prefix_tokens else None
+        self.prefixes: Prefixes | None = None
+        if prompts.shared_prefix_tokens:
+            self.prefixes = self._open_prefixes(workload)
+            self.salter = salt.Salter(self.prefixes.members, workload.seed, workload.nonce)
         template = tokenizer.template.digest if tokenizer.template else ""
         self.digest = digest_of(
             *(CORPUS_RULES, index.RULES, salt.RULES, exact.RULES),
-            *(corpus.digest, tokenizer.digest, template, self.index.digest),
+            *(corpus.digest, corpus.replies_digest, tokenizer.digest, template, self.index.digest),
         )
         self.warnings = (*corpus.warnings, *warnings)
 
