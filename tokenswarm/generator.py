@@ -59,7 +59,7 @@ def closed_indices(base: int, requests: int | None, users: int, k: int, n: int) 
     """Indices of a closed-loop stage for worker k of n, shared out as the slots are."""
     size = STAGE_INDICES if requests is None else requests
     mine = slots_of(users, k, n)
-    for block in range(0, size, users):
+    for block in range(0, size if mine else 0, users):
         for slot in mine:
             if block + slot < size:
                 yield base + block + slot
@@ -258,6 +258,8 @@ class Generator:
             self.active_slots += 1
             try:
                 with self._gate:
+                    if self.stopping:
+                        return
                     record = self._issue(stage, item, due_ns)
             finally:
                 self.active_slots -= 1
@@ -316,7 +318,8 @@ class Generator:
             if self.stopping:
                 break
             self.stage = arrival.stage
-            if self._max_in_flight is not None and self.in_flight >= self._max_in_flight:
+            # started but not yet sent ones count: a late dispatcher starts many in one turn
+            if self._max_in_flight is not None and len(self._requests) >= self._max_in_flight:
                 self.snapshot.stage(arrival.stage).dropped += 1
                 continue
             self._requests.spawn(self._issue, arrival.stage, item, due_ns)
