@@ -20,7 +20,7 @@ import orjson
 
 from exporters import files, html_file, junit, summary
 from exporters.request_log import Torn, read
-from tokenswarm import figures, slo, workload
+from tokenswarm import figures, workload
 from tokenswarm.measure import NS
 from tokenswarm.records import BadInput, Outcome, Record
 from tokenswarm.run import Run, StageWindow, Worker
@@ -106,13 +106,15 @@ def _recount(out: Path) -> tuple[Run, _Gaps]:
         state="done",
         stages=[StageWindow(s.name, s.warmup, None, None, s.users, s.rate_per_s) for s in plan],
         workers={w.id: w for w in _workers(out)},
-        objectives=slo.parse_slos(work.slo, work.load.mode),
+        objectives=work.objectives(),
     )
     torn, gaps = Torn(), _Gaps()
     ends: dict[int, float] = {}
     count = 0
     for record, row in _records(sources, torn, [s.name for s in plan]):
         count += 1
+        if record.stage == len(run.stages):  # of a plan that workload.yaml does not have any more
+            run.stages.append(StageWindow(row["stage"], record.warmup))
         _count(run, record, row["worker"])
         gaps.add(record)
         ends[record.stage] = max(ends.get(record.stage, 0.0), _last_s(run, record))
@@ -164,7 +166,7 @@ def _count(run: Run, record: Record, worker_id: str) -> None:
     stats.started += 1
     worker.snapshot.add(record, run.start_ns)
     worker.records_received += 1
-    stats.judge(record, run.objectives)
+    stats.judge(record, run.objectives, run.stages[record.stage].name)
 
 
 def _last_s(run: Run, record: Record) -> float:
@@ -176,7 +178,8 @@ def _last_s(run: Run, record: Record) -> float:
 def _set_windows(run: Run, durations: list[float | None], ends: dict[int, float]) -> None:
     """Planned windows, cut off where the records end."""
     at, last = 0.0, max(ends.values(), default=0.0)
-    for index, (stage, duration) in enumerate(zip(run.stages, durations, strict=True)):
+    for index, stage in enumerate(run.stages):
+        duration = durations[index] if index < len(durations) else None
         planned = at + duration if duration is not None else ends.get(index, at)
         if at < last:
             stage.start_s, stage.end_s = at, min(planned, last)

@@ -98,18 +98,19 @@ class StageStats:
             if samples:
                 self.histogram(name).record_all(samples)
 
-    def judge(self, record: Record, objectives: Iterable[slo.Objective]) -> None:
-        """Count a request against every objective on a latency: exact shares under an SLO.
+    def judge(self, record: Record, objectives: Iterable[slo.Objective], stage: str) -> None:
+        """Count a request of a stage against every objective on a latency that speaks of it.
 
-        A request that was cancelled with the run is not judged. A metric that is not defined for
-        an answer (TPOT of a single token) makes it neither good nor bad.
+        That gives exact shares under an SLO. A request that was cancelled with the run is not
+        judged. A metric that is not defined for an answer (TPOT of a single token) makes it
+        neither good nor bad.
         """
         if record.outcome is Outcome.CANCELLED:
             return
         good, judged = record.outcome is Outcome.OK, False
         for objective in objectives:
             metric = METRICS.get(objective.metric)
-            if metric is None:
+            if metric is None or objective.stage not in (None, stage):
                 continue
             met = [slo.met(objective, v / metric.scale) for v in values(record, metric)]
             self.slo_evaluated[objective.key] += max(1, len(met))

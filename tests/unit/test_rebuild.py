@@ -145,6 +145,15 @@ def test_a_run_that_goes_on_can_be_looked_at_again_and_again(tmp_path: Path) -> 
     assert rebuild(tmp_path)["requests"]["sent"] == 80
 
 
+def test_a_stage_that_the_workload_has_no_more_is_shown_all_the_same(tmp_path: Path) -> None:
+    out = crashed(tmp_path, requests())
+    text = (out / "requests.jsonl").read_text()
+    (out / "requests.jsonl").write_text(text.replace('"stage":"main"', '"stage":"old"'))
+    made = rebuild(out)
+    assert [s["name"] for s in made["stages"]] == ["warmup", "main", "old"]
+    assert made["stages"][2]["requests"]["ok"] == 100
+
+
 def test_a_finished_run_keeps_its_summary_and_gets_its_report(tmp_path: Path) -> None:
     rs = requests()
     out = crashed(tmp_path, rs)

@@ -58,7 +58,7 @@ def test_requests_are_judged_one_by_one() -> None:
         record(4, Outcome.HTTP_ERROR),
         record(5, Outcome.CANCELLED),
     ):
-        stats.judge(r, wanted)
+        stats.judge(r, wanted, "main")
     assert stats.good == 2
     assert dict(stats.slo_evaluated) == {"ttft": 5, "tpot": 5, "p99(e2e)": 5}
     assert dict(stats.slo_met) == {"ttft": 3, "tpot": 2, "p99(e2e)": 4}
@@ -66,8 +66,14 @@ def test_requests_are_judged_one_by_one() -> None:
 
 def test_nothing_is_good_without_an_slo_for_every_request() -> None:
     stats = StageStats()
-    stats.judge(record(), objectives({"p99(ttft)": "<1s"}))
+    stats.judge(record(), objectives({"p99(ttft)": "<1s"}), "main")
     assert stats.good == 0
+
+
+def test_an_slo_of_another_stage_does_not_judge() -> None:
+    stats = StageStats()
+    stats.judge(record(), objectives({"main: ttft": "<1ms", "tpot": "<1s"}), "other")
+    assert (stats.good, dict(stats.slo_evaluated)) == (1, {"tpot": 1})
 
 
 def test_error_ratio_of_nothing_is_unknown() -> None:
