@@ -70,7 +70,9 @@ def _figures(summary: dict[str, Any]) -> Table:
     table = Table(show_header=False, box=None)
     table.add_column(no_wrap=True, style="bold")
     table.add_column()
-    counts = ", ".join(f"{requests[k]:,} {k}" for k in ("ok", "failed", "dropped", "lost"))
+    shown = {k: requests[k] for k in ("ok", "failed", "dropped", "lost")}
+    shown |= {k: n for k, n in requests["by_outcome"].items() if k == "cancelled"}
+    counts = ", ".join(f"{n:,} {k}" for k, n in shown.items())
     table.add_row("requests", f"{requests['due']:,} due, {requests['sent']:,} sent: {counts}")
     table.add_row("tokens", f"{tokens['prompt']:,} in, {tokens['output']:,} out")
     table.add_row("measured window", seconds(window["seconds"]))

@@ -145,12 +145,12 @@ def _records(
     sources: list[Path], torn: Torn, stages: list[str]
 ) -> Iterator[tuple[Record, dict[str, Any]]]:
     """Records of all files; a request that a worker handed in and still has is taken once."""
-    seen: set[tuple[str, int]] = set()
+    seen: dict[str, set[int]] = {}
     for path in sources:
         for record, row in read(path, torn, stages):
-            key = (row["worker"], record.index)
-            if key not in seen:
-                seen.add(key)
+            of_worker = seen.setdefault(row["worker"], set())
+            if record.index not in of_worker:
+                of_worker.add(record.index)
                 yield record, row
 
 
