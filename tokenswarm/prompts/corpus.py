@@ -129,7 +129,9 @@ def open_corpus(
         rounds = 1 << (rounds - 1).bit_length()  # few different entries for many lengths
         entry = cache.entry(
             f"corpus-{cache.key(RULES, kind, identity, str(rounds))}",
-            lambda folder: _build(folder, _repeat(_corpus(entry), rounds), list, False),
+            lambda folder: _build(
+                folder, _repeat(_corpus(entry), rounds), lambda: entry.facts["notes"], False
+            ),
             warn,
         )
         warn(

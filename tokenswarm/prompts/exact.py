@@ -251,6 +251,9 @@ class _Search:
             cut, near = yield from self.from_passage(chosen, base)
             if cut is not None:
                 return cut
+            if self.last is not None:  # only this passage will do
+                nearest = near
+                break
             if near is not None and (
                 nearest is None or abs(near - self.want) < abs(nearest - self.want)
             ):
