@@ -15,8 +15,8 @@ ROOT = Path(__file__).resolve().parents[2]
 LAYERS = (
     ("tokenswarm", "records", "spec", "yaml_source"),
     ("backends", "sse", "shapes", "arrivals", "measure", "histogram", "snapshot", "slo",
-     "validity", "compare", "economics", "drift", "lengths", "traces", "lookalike", "figures", "run",
-     "resampling", "samples", "clock", "target"),
+     "validity", "compare", "economics", "drift", "lengths", "traces", "figures", "run",
+     "resampling", "samples", "clock", "target", "lookalike"),
     ("tokens", "prompts", "workload", "transport", "stream", "server_side", "simulator",
      "chat_template", "feed"),
     ("generator", "users", "distributed", "study", "probe", "check", "launch"),

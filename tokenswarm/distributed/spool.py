@@ -90,6 +90,7 @@ class Spool:
             for number, (offset, length, _) in self._waiting.items():
                 with contextlib.suppress(OSError):
                     self._memory[number] = self._load(number, offset, length)
+            self._file.close()
             self._file = None
 
     def acknowledge(self, number: int) -> None:
