@@ -26,18 +26,14 @@ def one_run(requests: int) -> tuple[Truth, Usage, dict[str, Any]]:
         kind="openai-completions", users=USERS, requests=requests,
         input_tokens=32, output_tokens=TOKENS,
     )  # fmt: skip
-    with (
-        tempfile.TemporaryDirectory() as name,
-        ground_truth(core=SERVER_CORE, ttft_ms=2, itl_ms=1, prompt_usage=0) as truth,
-    ):
+    with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         log = folder / "tokenswarm.log"
-        command = product.command(content, truth.url, folder)
-        usage = measured(command, core=CLIENT_CORE, log=log, timeout_s=1200)
-        if not (folder / "out" / "summary.json").exists():
-            raise SystemExit(f"tokenswarm ended with {usage.code}:\n{log.read_text()}")
-        summary = product.summary(folder)
-    return truth, usage, summary
+        with ground_truth(core=SERVER_CORE, ttft_ms=2, itl_ms=1, prompt_usage=0) as truth:
+            command = product.command(content, truth.url, folder)
+            usage = measured(command, core=CLIENT_CORE, log=log, timeout_s=1200)
+        product.require_answers(usage.code, log, truth.served)
+        return truth, usage, product.summary(folder)
 
 
 def at_share(samples: list[tuple[float, float]], share: float) -> float:

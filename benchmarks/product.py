@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from benchmarks.ground_truth.truth import cache
+from benchmarks.ground_truth.truth import Served, cache
 
 TOKENIZER = cache() / "models" / "smollm2"
 PROGRAM = Path(sys.executable).with_name("tokenswarm")
@@ -48,6 +48,12 @@ def summary(folder: Path) -> dict[str, Any]:
     """The summary.json of a run that `command` described."""
     content: dict[str, Any] = json.loads((folder / "out" / "summary.json").read_text())
     return content
+
+
+def require_answers(code: int, log: Path, served: list[Served]) -> None:
+    """End the benchmark with what tokenswarm printed when the server served it nothing."""
+    if not served:
+        raise SystemExit(f"tokenswarm ended with {code} and no answers:\n{log.read_text()}")
 
 
 def warm_up(host: str, folder: Path, content: dict[str, Any]) -> list[str]:

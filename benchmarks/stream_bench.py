@@ -81,8 +81,7 @@ def one_run(streams: int, folder: Path) -> tuple[Truth, Usage, dict[str, Any]]:
         log = folder / "tokenswarm.log"
         command = product.command(content, truth.url, folder)
         usage = measured(command, core=CLIENT_CORE, log=log, timeout_s=400)
-    if not (folder / "out" / "summary.json").exists():
-        raise SystemExit(f"tokenswarm ended with {usage.code}:\n{log.read_text()}")
+    product.require_answers(usage.code, log, truth.served)
     return truth, usage, product.summary(folder)
 
 
