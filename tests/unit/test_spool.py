@@ -63,7 +63,7 @@ def test_what_is_not_acknowledged_is_sent_again_from_disk(tmp_path, link, monkey
     made.add(b"x\n")
     made.flush()
     made.acknowledge(0)
-    monkeypatch.setattr(spool, "_RESEND_S", 0)
+    monkeypatch.setattr(spool, "_RESEND_S", -1)
     made.flush()
     assert link.sent[2:] == [(1, b"x\n")]
     made.acknowledge(1)
@@ -99,8 +99,8 @@ def test_records_are_kept_in_memory_where_the_disk_cannot_be_written(tmp_path, l
     (tmp_path / "file").touch()
     made = filled(tmp_path / "file" / "w.jsonl", link)
     assert made.disk_error.startswith(str(made.path))
-    monkeypatch.setattr(spool, "_RESEND_S", 0)
-    made.flush()
+    monkeypatch.setattr(spool, "_RESEND_S", -1)
+    made.flush()  # sends it, and at once again
     assert link.sent == [(0, b"".join(lines(5)))] * 2
     made.acknowledge(0)
     assert made.empty
@@ -131,7 +131,7 @@ def test_a_disk_that_fills_up_loses_nothing(tmp_path, link, monkeypatch):
         made.add(line)
         made.flush()
     assert "No space left" in made.disk_error
-    monkeypatch.setattr(spool, "_RESEND_S", 0)
+    monkeypatch.setattr(spool, "_RESEND_S", -1)
     link.sent.clear()
     made.flush()
     assert link.sent == [(0, b"first line\n"), (1, b"second line\n"), (2, b"third\n")]
@@ -183,7 +183,7 @@ def test_a_batch_that_did_not_fit_leaves_no_torn_line(tmp_path):
 def test_batches_that_overtake_each_other_and_come_twice_give_every_line(
     tmp_path, link, monkeypatch
 ):
-    monkeypatch.setattr(spool, "_RESEND_S", 0)
+    monkeypatch.setattr(spool, "_RESEND_S", -1)
     made, file = Spool(tmp_path / "w.jsonl", link), RecordFile(tmp_path / "requests.jsonl")
     for line in lines(20):
         made.add(line)
