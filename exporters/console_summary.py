@@ -22,7 +22,7 @@ _ROWS = ("ttft_s", "ttft_due_s", "itl_s", "tpot_s", "e2e_s", "e2e_due_s", "send_
          "tokens_per_s_per_user")  # fmt: skip
 _COLUMNS = ("mean", "p50", "p90", "p99", "max")
 _MOST_ERRORS = 5
-_MOST_WARNINGS = 10
+_MOST_WARNINGS = 30
 
 
 def render(summary: dict[str, Any], out: str | None) -> Iterator[Any]:

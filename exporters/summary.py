@@ -23,6 +23,7 @@ from tokenswarm.validity import Verdict, judge, kernel_stamp_share, loop_lag_p99
 SCHEMA = 1
 FILE = "summary.json"
 REQUESTS = "requests.jsonl"
+_ENOUGH_WRITTEN = 0.99  # intervals from a part of the requests would be those of something else
 MOST_ERRORS = 100  # different texts; each worker keeps a few of every outcome
 
 
@@ -44,7 +45,7 @@ def build(run: Run, verdict: Verdict | None = None) -> dict[str, Any]:
         "tokens": {"prompt": total.prompt_tokens, "output": total.output_tokens},
         "makespan_s": _makespan_s(run),
         "throughput": found["throughput"],
-        "metrics": _with_intervals(run, found["metrics"], warnings),
+        "metrics": _with_intervals(run, found, warnings),
         "slo": _slo(run, verdict, found),
         "errors": _errors(total.errors),
         "probe": run.probe,
@@ -90,9 +91,10 @@ def _makespan_s(run: Run) -> float | None:
 
 
 def _with_intervals(
-    run: Run, metrics: dict[str, dict[str, Any]], warnings: list[str]
+    run: Run, found: dict[str, Any], warnings: list[str]
 ) -> dict[str, dict[str, Any]]:
-    """Metrics with ci95 filled in where the run's requests were written to disk."""
+    """Metrics with ci95 filled in where the run's requests were written to disk, all of them."""
+    metrics: dict[str, dict[str, Any]] = found["metrics"]
     path = run.out / REQUESTS if run.out is not None else None
     if path is None or not path.is_file():
         return metrics
@@ -101,10 +103,14 @@ def _with_intervals(
     except OSError as error:
         warnings.append(f"no 95 % intervals: cannot read {path}: {error.strerror}")
         return metrics
+    sent, written = found["requests"]["sent"], len(columns.by_name["sent"])
+    if columns.complete and written < _ENOUGH_WRITTEN * sent:
+        warnings.append(f"no 95 % intervals: {path} holds {written} of {sent} measured requests")
+        return metrics
     if not columns.complete:
         warnings.append(f"95 % intervals are from {intervals.MOST} requests spread over the run")
-    found = intervals.intervals(columns)
-    return {name: {**figure, "ci95": found.get(name)} for name, figure in metrics.items()}
+    limits = intervals.intervals(columns)
+    return {name: {**figure, "ci95": limits.get(name)} for name, figure in metrics.items()}
 
 
 def _slo(run: Run, verdict: Verdict, found: dict[str, Any]) -> dict[str, Any]:

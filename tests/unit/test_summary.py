@@ -234,6 +234,14 @@ def test_too_few_requests_have_no_interval(tmp_path: Path) -> None:
     assert build(run(worker(0, *rs), out=tmp_path))["metrics"]["ttft_s"]["ci95"] is None
 
 
+def test_a_request_log_with_holes_gives_no_interval(tmp_path: Path) -> None:
+    rs = spread(100)
+    write_requests(tmp_path, rs[:60])
+    got = build(run(worker(0, *rs), out=tmp_path))
+    assert got["metrics"]["ttft_s"]["ci95"] is None
+    assert got["warnings"][-1].endswith("requests.jsonl holds 60 of 100 measured requests")
+
+
 def test_no_request_log_no_interval(tmp_path: Path) -> None:
     assert build(run(worker(0, *spread(50)), out=tmp_path))["metrics"]["ttft_s"]["ci95"] is None
 
