@@ -28,11 +28,10 @@ def one_run(requests: int) -> tuple[Truth, Usage, dict[str, Any]]:
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        log = folder / "tokenswarm.log"
         with ground_truth(core=SERVER_CORE, ttft_ms=2, itl_ms=1, prompt_usage=0) as truth:
             command = product.command(content, truth.url, folder)
-            usage = measured(command, core=CLIENT_CORE, log=log, timeout_s=1200)
-        product.require_answers(usage.code, log, truth.served)
+            usage = measured(command, core=CLIENT_CORE, log=folder / "log", timeout_s=1200)
+        product.require_answers(usage.code, folder, truth.served)
         return truth, usage, product.summary(folder)
 
 

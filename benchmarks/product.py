@@ -50,10 +50,11 @@ def summary(folder: Path) -> dict[str, Any]:
     return content
 
 
-def require_answers(code: int, log: Path, served: list[Served]) -> None:
-    """End the benchmark with what tokenswarm printed when the server served it nothing."""
-    if not served:
-        raise SystemExit(f"tokenswarm ended with {code} and no answers:\n{log.read_text()}")
+def require_answers(code: int, folder: Path, served: list[Served]) -> None:
+    """End the benchmark with what tokenswarm printed (`folder`/log) when there is no result."""
+    if not served or not (folder / "out" / "summary.json").exists():
+        said = (folder / "log").read_text()
+        raise SystemExit(f"tokenswarm ended with {code} and without a result:\n{said}")
 
 
 def warm_up(host: str, folder: Path, content: dict[str, Any]) -> list[str]:

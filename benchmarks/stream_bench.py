@@ -78,10 +78,9 @@ def one_run(streams: int, folder: Path) -> tuple[Truth, Usage, dict[str, Any]]:
         input_tokens=64, output_tokens=TOKENS,
     )  # fmt: skip
     with ground_truth(core=SERVER_CORE, ttft_ms=TTFT_MS, itl_ms=ITL_MS, prompt_usage=0) as truth:
-        log = folder / "tokenswarm.log"
         command = product.command(content, truth.url, folder)
-        usage = measured(command, core=CLIENT_CORE, log=log, timeout_s=400)
-    product.require_answers(usage.code, log, truth.served)
+        usage = measured(command, core=CLIENT_CORE, log=folder / "log", timeout_s=400)
+    product.require_answers(usage.code, folder, truth.served)
     return truth, usage, product.summary(folder)
 
 
