@@ -139,15 +139,19 @@ class Console:
             self._points.popleft()
         before = self._points[0]
         took = at - before.at
+
+        def rate(grown: int) -> float | None:
+            return grown / took if took > 0 else None
+
         offset = time.time() - run.start_ns / NS if run.start_ns is not None else None
         return Now(
             elapsed_s=max(0.0, offset or 0.0),
             remaining_s=_remaining(run, offset),
             stage=(stage_at(run, offset) if offset is not None else None) or run.state,
-            load=_load(run, snapshot.health.users),
+            load=_load(run, snapshot.health.users, rate(stats.started - before.stats.started)),
             in_flight=snapshot.health.in_flight,
-            requests_per_s=(stats.ok - before.stats.ok) / took if took > 0 else None,
-            tokens_per_s=(snapshot.live_tokens - before.live_tokens) / took if took > 0 else None,
+            requests_per_s=rate(stats.ok - before.stats.ok),
+            tokens_per_s=rate(snapshot.live_tokens - before.live_tokens),
             recent={n: _latency(m, stats, before.stats) for n, m in _LATENCIES.items()},
             overall={n: _latency(m, stats, StageStats()) for n, m in _LATENCIES.items()},
             errors=failures(stats, StageStats()),
@@ -166,9 +170,9 @@ def _remaining(run: Run, offset: float | None) -> float | None:
     return max(0.0, end - offset) if end is not None and offset is not None else None
 
 
-def _load(run: Run, users: int) -> str:
-    if str(run.workload.load.mode) == "open":
-        return f"{number(run.achieved_rate)}/s of {number(run.planned_rate)}/s planned"
+def _load(run: Run, users: int, sent_per_s: float | None) -> str:
+    if figures.is_open_loop(run):
+        return f"{number(sent_per_s)}/s sent, {number(run.planned_rate)}/s planned"
     return f"{users} users"
 
 

@@ -150,6 +150,7 @@ class Timeline:
         seconds = now - self._at
         offset = now - run.start_ns / NS if run.start_ns is not None else None
         tokens = now_.live_tokens - self._snapshot.live_tokens
+        sent = stats.started - before.started
         failed = failures(stats, before)
         row: dict[str, Any] = {
             "t": now,
@@ -161,8 +162,8 @@ class Timeline:
             "users": now_.health.users,
             "in_flight": now_.health.in_flight,
             "planned_rate": run.planned_rate,
-            "achieved_rate": run.achieved_rate,
-            "sent": stats.started - before.started,
+            "achieved_rate": sent / seconds if seconds > 0 else None,
+            "sent": sent,
             "ok": stats.ok - before.ok,
             "failed": sum(failed.values()),
             "failed_by_outcome": failed,
