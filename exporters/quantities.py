@@ -7,7 +7,8 @@ shown as a dash, never as 0.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 NONE = "–"
 
@@ -53,6 +54,21 @@ def seconds(value: float | None) -> str:
         return f"{int(round(value) // 60)} min {round(value) % 60} s".removesuffix(" 0 s")
     minutes = round(value / 60)
     return f"{minutes // 60:,} h {minutes % 60} min".removesuffix(" 0 min")
+
+
+def alike(values: Sequence[float], unit: str) -> list[str]:
+    """Evenly spaced values for an axis: different ones never look the same."""
+    texts = [show(v, unit) for v in values]
+    if len(set(texts)) == len(texts):
+        return texts
+    largest = max(abs(v) for v in values)
+    factor, name = (1.0, unit) if unit not in ("s", "share") else (100.0, "%")
+    if unit == "s":
+        steps = ((1e9, "ns", 1e-6), (1e6, "µs", 1e-3), (1e3, "ms", 1.0), (1.0, "s", math.inf))
+        factor, name = next((f, n) for f, n, below in steps if largest < below)
+    gap = min(b - a for a, b in pairwise(sorted(values))) * factor
+    digits = max(0, math.ceil(-math.log10(gap) + 0.001)) if gap > 0 else 0
+    return [f"{v * factor:,.{min(digits, 9)}f} {name}".strip() for v in values]
 
 
 def percent(value: float | None) -> str:

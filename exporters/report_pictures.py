@@ -62,11 +62,11 @@ def distribution(name: str) -> Callable[[View], Markup | str]:
             return ""
         kind, edges = _bins(values)
         heights = np.histogram(values, edges)[0] * _stride(view)
-        median, p99 = np.quantile(values, [0.5, 0.99])
         count = "token gaps" if name == "itl_s" else "requests"
-        rules = [Rule(float(median), "p50", True)]
-        if p99 > median * 1.15:
-            rules.append(Rule(float(p99), "p99", True))
+        rules = [
+            Rule(at, key, True) for key in ("p50", "p99")
+            if (at := _figure(view, name, key)) is not None and edges[0] <= at <= edges[-1]
+        ]  # fmt: skip
         axis = Axis(NAMES[name], "s", kind, low=None if kind == "log" else edges[0])
         return figure(Chart(f"histogram-{name}", f"{NAMES[name]} distribution", axis,
             Axis(count, "count"), [Bars(count, edges, _list(heights), _COLORS[name])],
@@ -337,30 +337,33 @@ def _curve(view: View, name: str) -> tuple[list[float], list[float]]:
     if len(values):
         top = min(0.999, 1 - 1 / len(values))  # beyond that there is no such percentile
         q = 1 - np.logspace(0, np.log10(1 - top), 120)
-        return _list(q), _list(np.quantile(values, q))
-    figures = (view.summary.get("metrics") or {}).get(name) or {}
-    known = [(q, figures[key]) for key, q in _SUMMARY_QUANTILES if figures.get(key) is not None]
+        return _list(q), [quantile(share)(values) for share in q]
+    known = [(q, v) for k, q in _SUMMARY_QUANTILES if (v := _figure(view, name, k)) is not None]
     return [q for q, _ in known], [v for _, v in known]
+
+
+def _figure(view: View, name: str, key: str) -> float | None:
+    """A figure of the summary."""
+    value = ((view.summary.get("metrics") or {}).get(name) or {}).get(key)
+    return None if value is None else float(value)
 
 
 def _if_later(view: View) -> tuple[str, ...]:
     """TTFT from due where it differs from TTFT from sent: late requests, open loop."""
-    metrics = view.summary.get("metrics") or {}
-    sent, due = (metrics.get(n) or {} for n in ("ttft_s", "ttft_due_s"))
-    a, b = sent.get("p99"), due.get("p99")
+    a, b = (_figure(view, n, "p99") for n in ("ttft_s", "ttft_due_s"))
     return ("ttft_due_s",) if a and b and b > 1.05 * a else ()
 
 
 def _bins(values: Floats) -> tuple[str, list[float]]:
-    """Kind of axis and edges of 48 bins over nearly all values; what is beyond p99.9 is left out."""
+    """Kind of axis and edges of 48 bins over all values but those beyond p99.9."""
     low, high = float(values.min()), float(np.quantile(values, 0.999))
     positive = values[values > 0]
     if len(positive) and high / float(positive.min()) > 20:
         low = float(np.quantile(positive, 0.001))
         return "log", log_edges(low, max(high, low * 1.0001), 48)
-    if high <= low:
-        high = low * 1.1 or 1.0
-        low = low * 0.9
+    if high - low < 0.1 * high or high == 0:  # all but equal: a spike, not an enlarged noise
+        middle = (low + high) / 2
+        low, high = 0.9 * middle, 1.1 * middle or 1.0
     return "linear", _list(np.linspace(low, high, 49))
 
 
@@ -369,7 +372,8 @@ def _beyond(values: Floats, edges: list[float]) -> str:
     below = int((values < edges[0]).sum())
     notes = [f"{whole(above)} above, up to {seconds(float(values.max()))}"] if above else []
     zeros = int((values == 0).sum())
-    notes += [f"{whole(below)} below{f', {whole(zeros)} of them 0' if zeros else ''}"] if below else []
+    notes += [f"{whole(below)} below"] if below else []
+    notes += [f"{whole(zeros)} of them 0"] if zeros and below else []
     return f"Not shown: {'; '.join(notes)}." if notes else ""
 
 
@@ -458,6 +462,11 @@ def _timeline_lines(
     return figure(Chart(ident, title, _TIME, axis, marks, view.shades)) if marks else ""
 
 
+def _short(name: str) -> str:
+    """A worker's name for a legend; Locust's are a host's name and 32 hexadecimal digits."""
+    return name if len(name) <= 16 else f"{name[:9]}…{name[-4:]}"
+
+
 def _workers_over_time(view: View, key: str, ident: str, title: str, unit: str) -> Markup | str:
     at: dict[str, list[float]] = {}
     values: dict[str, list[float]] = {}
@@ -469,7 +478,7 @@ def _workers_over_time(view: View, key: str, ident: str, title: str, unit: str) 
     marks = []
     for color, name in enumerate(sorted(at)[:_COLORS_THERE_ARE]):
         figures = view.by_interval(np.array(at[name]), np.array(values[name]), [_top])
-        marks.append(Line(name, view.middles, figures[0], color))
+        marks.append(Line(_short(name), view.middles, figures[0], color))
     if not marks:
         return ""
     note = "The highest value in each interval."

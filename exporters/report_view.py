@@ -103,7 +103,10 @@ def look(summary: dict[str, Any], requests: Path | None, timeline: Path | None) 
         found = None
     start = _start(found, rows)
     edges = _edges(found, rows, start)
-    return View(summary, found, rows, start, edges, _shades(summary, found, rows, float(edges[-1])))
+    window_end = (summary.get("window") or {}).get("end")
+    over = float(window_end) - start if window_end is not None else math.inf
+    shades = _shades(summary, found, rows, float(edges[-1]), over)
+    return View(summary, found, rows, start, edges, shades)
 
 
 def slos(summary: dict[str, Any]) -> list[Objective]:
@@ -118,8 +121,8 @@ def slos(summary: dict[str, Any]) -> list[Objective]:
 
 
 def quantile(q: float) -> Callable[[Floats], float]:
-    """The q-quantile of some values, as a function."""
-    return lambda values: float(np.quantile(values, q))
+    """The q-quantile of some values, as a function: that at rank ceil(q n), as in histogram.py."""
+    return lambda values: float(np.quantile(values, q, method="inverted_cdf"))
 
 
 def _start(requests: Requests | None, rows: list[dict[str, Any]]) -> float:
@@ -149,9 +152,13 @@ def _edges(requests: Requests | None, rows: list[dict[str, Any]], start: float) 
 
 
 def _shades(
-    summary: dict[str, Any], requests: Requests | None, rows: list[dict[str, Any]], end: float
-) -> list[Shade]:
-    """Stages where requests, or intervals, say they were; each lasts until the next begins."""
+    summary: dict[str, Any], requests: Requests | None, rows: list[dict[str, Any]], end: float,
+    over: float,
+) -> list[Shade]:  # fmt: skip
+    """Stages where requests, or intervals, say they were; each lasts until the next begins.
+
+    over: when the last stage was; what comes after it until the end is the drain.
+    """
     warm = {str(s.get("name")): bool(s.get("warmup")) for s in _stages(summary)}
     begins: list[tuple[float, str]] = []
     if requests is not None:
@@ -171,8 +178,12 @@ def _shades(
                 seen.add(name)
                 begins.append((float(row.get("offset_s") or 0.0), name))
     begins.sort()
-    ends = [*[b for b, _ in begins[1:]], max(end, begins[-1][0])] if begins else []
-    return [Shade(b, e, n, warm.get(n, False)) for (b, n), e in zip(begins, ends, strict=True)]
+    if not begins:
+        return []
+    over = min(max(over, begins[-1][0]), end)
+    ends = [*[b for b, _ in begins[1:]], over]
+    found = [Shade(b, e, n, warm.get(n, False)) for (b, n), e in zip(begins, ends, strict=True)]
+    return [*found, Shade(over, end, "drain", True)] if over < end else found
 
 
 def _stages(summary: dict[str, Any]) -> list[dict[str, Any]]:

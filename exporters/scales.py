@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from exporters.quantities import clock, missing, number, show
+from exporters.quantities import alike, clock, missing, number, show
 
 _TIME_STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600,
                43200, 86400, 172800, 604800)  # fmt: skip
@@ -50,16 +50,21 @@ class Scale:
     def ticks(self) -> list[tuple[float, str]]:
         """Values to mark, with their labels."""
         if self.axis.kind == "percentile":
-            marks = (0.0, 0.5, 0.9, 0.99, 0.999, 0.9999)
-            return [(m, number(m * 100)) for m in marks if m <= self.high * 1.0000001]
+            shares = (0.0, 0.5, 0.9, 0.99, 0.999, 0.9999)
+            return [(m, number(m * 100)) for m in shares if m <= self.high * 1.0000001]
         if self.axis.kind == "log":
-            return [(v, show(v, self.axis.unit)) for v in _log_ticks(self.low, self.high)]
+            marks = _log_ticks(self.low, self.high)
+            texts = [show(v, self.axis.unit) for v in marks]
+            if len(set(texts)) < len(texts):
+                texts = alike(marks, self.axis.unit)
+            return list(zip(marks, texts, strict=True))
         if self.axis.unit == "time":
             step = next((s for s in _TIME_STEPS if (self.high - self.low) / s <= 6), 604800)
             first = math.ceil(self.low / step)
             count = int(self.high / step) - first + 1
             return [((first + i) * step, clock((first + i) * step)) for i in range(count)]
-        return [(v, show(v, self.axis.unit)) for v in linear_ticks(self.low, self.high)]
+        marks = linear_ticks(self.low, self.high)
+        return list(zip(marks, alike(marks, self.axis.unit), strict=True))
 
 
 def fit(axis: Axis, values: Iterable[float | None], start: float, end: float) -> Scale:
@@ -73,7 +78,7 @@ def fit(axis: Axis, values: Iterable[float | None], start: float, end: float) ->
         low, high = _log_extent(low, high)
     elif axis.kind == "linear" and axis.unit != "time":
         low = min(0.0, low) if axis.low is None else axis.low
-        high = high if high > low else low + 1.0
+        high = high if high > low else low + (0.001 if axis.unit == "s" else 1.0)
         high = high if axis.high is not None else high + 0.04 * (high - low)
     if high <= low:
         high = low + 1.0
@@ -114,7 +119,7 @@ def _log_extent(low: float, high: float) -> tuple[float, float]:
 def _log_ticks(low: float, high: float) -> list[float]:
     decades = math.log10(high / low)
     if decades < 0.7:
-        return [v for v in linear_ticks(low, high, 4) if low <= v <= high]
+        return [v for v in linear_ticks(low, high, 4) if v > 0]
     steps: tuple[int, ...] = (1, 2, 5) if decades < 2 else (1, 3) if decades < 3 else (1,)
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     marks = [s * 10.0**p for p in powers for s in steps]

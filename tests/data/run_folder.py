@@ -20,16 +20,24 @@ FIRST = ("connect_error", "timeout_first_token")
 
 def rows(
     n=600, seed=1, speed=1.0, error_share=0.02, lengths=(300, 1200), itl=False, seconds=90.0,
-    burst=False, stages=("warm-up", "16 users", "64 users"), index=0,
+    burst=False, stages=("warm-up", "16 users", "64 users"), index=0, memory=0.0,
+    plan=None,
 ):
-    """Lines of requests.jsonl as dicts; speed 1.2 = everything takes 1.2 times as long."""
-    rng = np.random.default_rng(seed)
+    """Lines of requests.jsonl as dicts; speed 1.2 = everything takes 1.2 times as long.
+
+    memory: how much of a slow wave of load (its spread is 0.2) a request hands on to the next.
+    plan: seed of times and lengths where they are to be the same in several runs.
+    """
+    rng = np.random.default_rng(seed if plan is None else plan)
     due = np.sort(rng.uniform(0, seconds, n))
     bounds = np.linspace(0, seconds, len(stages) + 1)
     stage = np.clip(np.searchsorted(bounds, due, side="right") - 1, 0, len(stages) - 1)
     load = 1 + 0.8 * stage
     prompt = rng.integers(lengths[0], lengths[1] + 1, n)
     answer = rng.integers(90, 131, n)
+    if plan is not None:
+        rng = np.random.default_rng(seed)
+    load = load * np.exp(_wave(n, memory, rng))
     ttft = speed * (0.04 + 0.00012 * prompt) * load * rng.lognormal(0, 0.35, n)
     gap = speed * 0.012 * load * rng.lognormal(0, 0.12, n)
     late = rng.exponential(0.0004, n)
@@ -45,6 +53,17 @@ def rows(
             float(late[k]), float(ttft[k]), float(gap[k]), float(stall[k]), int(prompt[k]),
             int(answer[k]), outcome, k % 2, rng if itl else None,
         )  # fmt: skip
+
+
+def _wave(n, memory, rng):
+    """A series with spread 0.2 in which neighbours correlate by `memory`."""
+    wave = np.zeros(n)
+    if memory:
+        steps = rng.normal(0, 0.2 * (1 - memory**2) ** 0.5, n)
+        wave[0] = rng.normal(0, 0.2)
+        for k in range(1, n):
+            wave[k] = memory * wave[k - 1] + steps[k]
+    return wave
 
 
 def _row(index, due, offset, stage, warm, late, ttft, gap, stall, prompt, answer, outcome, worker,

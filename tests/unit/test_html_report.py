@@ -233,6 +233,6 @@ def test_tokens_and_requests_are_conserved_in_the_pictures(folder):
 def test_stages_are_shaded_where_their_requests_were_due(folder):
     view = look(json.loads((folder / "summary.json").read_text()), folder / "requests.jsonl", None)
     assert [(s.name, s.muted) for s in view.shades] == [
-        ("warm-up", True), ("16 users", False), ("64 users", False),
+        ("warm-up", True), ("16 users", False), ("64 users", False), ("drain", True),
     ]  # fmt: skip
-    assert [s.start for s in view.shades] == pytest.approx([0, 30, 60], abs=0.2)
+    assert [s.start for s in view.shades] == pytest.approx([0, 30, 60, 90.5], abs=0.2)
