@@ -111,7 +111,7 @@ def load_hf(spec: Spec) -> tuple[Codec, Path | None]:
     if path.is_dir():
         folder = path
     elif path.is_file():
-        if path.suffix != ".json":
+        if path.suffix != ".json" or "tekken" in path.name:
             from tokenswarm.tokens_tiktoken import load_model_file
 
             return load_model_file(path), path.parent

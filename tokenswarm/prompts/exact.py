@@ -22,7 +22,7 @@ from tokenswarm.prompts.salt import draw
 from tokenswarm.records import BadInput
 
 _log = logging.getLogger(__name__)
-RULES = "exact-1"
+RULES = "exact-2"
 _STARTS_TRIED = 8
 _MOVES = 7
 _FILL_MOST = 16
@@ -303,9 +303,9 @@ class _Search:
             seen[b] = count
             n += self.want - count
         best = min(seen, key=lambda b: abs(seen[b] - self.want))
-        found = yield from self.fine(a, best, seen[best])
+        found = yield from self.fill(a, seen)  # one count; fine takes some sixty short ones
         if found is None:
-            found = yield from self.fill(a, seen)
+            found = yield from self.fine(a, best, seen[best])
         return found, seen[best]
 
     def cheap(self, a: int, b: int, filler: str = "") -> Generator[list[str], list[int], int]:

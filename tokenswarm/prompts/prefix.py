@@ -77,9 +77,11 @@ class Prefixes:
 
     def _apart(self) -> tuple[str, ...]:
         frame, head = self._member("A text that all share")
+        if frame.messages is not None:
+            frame = chat_frame(frame.tokenizer, frame.messages, frame.tools)
         words = self._salter.words.first
         many = [
-            frame.tokenizer.encode(frame.render(f"{head}{word} and more: Hello"), frame.form)
+            frame.tokenizer.encode(frame.wrap(f"{head}{word} and more: Hello"), frame.form)
             for word in words
         ]
         place = common(many)
