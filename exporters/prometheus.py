@@ -9,8 +9,10 @@ the same process, what the one before had counted is kept as a base and added to
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -83,7 +85,7 @@ class View:
         for part in stats.values():
             total.merge(part)
         yield from _histograms(stats)
-        yield from _counters(total)
+        yield from _counters(total, self._slos())
         yield _gauges("run_state", "1 for the state that the run is in", "state", self._state())
         if self._run is not None:
             yield from self._gauges(self._run)
@@ -102,6 +104,11 @@ class View:
                 if index < len(stages):
                     part.merge(stages[index])
         return out
+
+    def _slos(self) -> list[str]:
+        """SLOs that requests are counted against, so that each has a series from the start."""
+        objectives = self._run.objectives if self._run is not None else []
+        return [o.key for o in objectives if o.metric in METRICS]
 
     def _state(self) -> dict[str, int]:
         """1 for the state of the run, idle before there is one."""
@@ -156,8 +163,9 @@ def _counter(name: str, help_: str, label: str, values: dict[str, int]) -> Count
     return family
 
 
-def _counters(total: StageStats) -> Iterator[Metric]:
+def _counters(total: StageStats, slos: Iterable[str]) -> Iterator[Metric]:
     """The counters over all stages and runs; every outcome is there from the start."""
+    keys = dict.fromkeys([*total.slo_evaluated, *slos])
     outcomes = {o.value: total.outcomes[o.value] for o in Outcome}
     outcomes[Outcome.LOST.value] = total.lost
     rows = (
@@ -168,9 +176,9 @@ def _counters(total: StageStats) -> Iterator[Metric]:
         ("coalesced_reads", "Reads with more than one token event while the loop lagged", "",
          {"": total.coalesced_reads}),
         ("slo_evaluated", "Requests that a per-request SLO was applied to", "slo",
-         dict(total.slo_evaluated)),
+         {slo: total.slo_evaluated[slo] for slo in keys}),
         ("slo_met", "Requests that met a per-request SLO", "slo",
-         {slo: total.slo_met[slo] for slo in total.slo_evaluated}),
+         {slo: total.slo_met[slo] for slo in keys}),
     )  # fmt: skip
     for row in rows:
         yield _counter(*row)
@@ -296,11 +304,12 @@ class Prometheus:
         self.port = self._server.server_port
         serve = self._server.serve_forever
         threading.Thread(target=serve, args=(0.1,), daemon=True, name="metrics").start()
-        _log.info("Prometheus metrics at %s", self.url)
+        with contextlib.suppress(OSError):  # port 0 is only known now, so it must be said
+            sys.stderr.write(f"tokenswarm: Prometheus metrics at {self.url}\n")
 
     def _app(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
-            start_response("405 Method Not Allowed", [("Allow", "GET, HEAD")])
+        if environ["REQUEST_METHOD"] != "GET":
+            start_response("405 Method Not Allowed", [("Allow", "GET")])
             return [b""]
         if environ["PATH_INFO"] != "/metrics":
             found = environ["PATH_INFO"] == "/"

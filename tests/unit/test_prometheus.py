@@ -10,7 +10,7 @@ import urllib.request
 from collections.abc import Iterator
 
 import pytest
-from hand_made import MS, S, record, run, worker
+from hand_made import MS, S, objectives, record, run, worker
 from prometheus_client.parser import text_string_to_metric_families
 
 from exporters.prometheus import LINGER_SCRAPES, Prometheus, parse_address
@@ -103,8 +103,11 @@ def test_stages_after_the_fourth_share_a_label(served: Prometheus) -> None:
 
 
 def test_every_family_is_there_before_anything_was_counted(served: Prometheus) -> None:
-    served.start(run())
+    served.start(run(objectives=objectives({"ttft": "<1s", "p99(tpot)": "<1s"})))
     got = series(get(served))
+    assert [dict(ls)["slo"] for n, ls in got if n.endswith("slo_met_total")] == [
+        "ttft", "p99(tpot)",
+    ]  # fmt: skip
     assert value(got, "requests_total", outcome="ok") == 0
     assert value(got, "time_to_first_token_seconds_count", workload="hand-made", stage="main") == 0
 
@@ -241,6 +244,13 @@ def test_off_serves_nothing_and_lingers_never() -> None:
     assert time.monotonic() - start < 1
     assert exporter.url is None
     exporter.close()
+
+
+def test_the_address_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    exporter = Prometheus("0")
+    url = exporter.url
+    exporter.close()
+    assert capsys.readouterr().err == f"tokenswarm: Prometheus metrics at {url}\n"
 
 
 def test_ipv6(request: pytest.FixtureRequest) -> None:
