@@ -125,7 +125,7 @@ class Rendered:
 
     replace gives a component another command line (the engine of a machine without a GPU); extra
     appends arguments; paths in both are this machine's own. environment is added to that of every
-    container.
+    container. wrap goes before every command line (a sandbox).
     """
 
     objects: list[Object]
@@ -133,6 +133,7 @@ class Rendered:
     replace: Mapping[str, Sequence[str]] = field(default_factory=dict)
     extra: Mapping[str, Sequence[str]] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
+    wrap: Sequence[str] = ()
     cache: Path | None = None
     pods: dict[str, list[Pod]] = field(init=False, default_factory=dict)
     ports: dict[int, int] = field(init=False, default_factory=dict)
@@ -272,7 +273,7 @@ class Rendered:
         for pod in (pod for name in components for pod in self.pods[name]):
             with pod.log.open("wb") as log:
                 pod.process = subprocess.Popen(
-                    pod.argv,
+                    [*self.wrap, *pod.argv],
                     cwd=pod.folder,
                     env=pod.environment,
                     stdin=subprocess.DEVNULL,

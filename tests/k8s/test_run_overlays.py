@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
 import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -41,6 +42,7 @@ def running(
     workload: str,
     numbers: Mapping[str, str] | None = None,
     engine: Sequence[str] = (),
+    wrap: Sequence[str] = (),
 ) -> Iterator[Rendered]:
     """An overlay with its engine ready and its generators started."""
     objects = edited(overlay, folder / "source", {**HERE, **(numbers or {})}, workload)
@@ -49,6 +51,7 @@ def running(
         objects,
         folder / "run",
         replace={"engine": [*SIMULATE, "--log", str(log), *engine]},
+        wrap=wrap,
         cache=cache,
     ) as rendered:
         rendered.start("engine")
@@ -93,6 +96,25 @@ def test_a_run_completes(overlay: str, tmp_path: Path, cache: Path, workload: Te
     sent = Counter(entry["tokens_sent"] for entry in done)
     assert sent.pop(1) >= 1
     assert sent == {16: 40}
+
+
+def test_a_run_writes_only_to_its_volumes(tmp_path: Path, workload: Text) -> None:
+    """readOnlyRootFilesystem for real: everything but the pods' own folders is read-only."""
+    script = 'mount --bind "$0" "$0" && mount -o remount,ro,bind / && exec "$@"'
+    wrap = ["unshare", "--mount", "sh", "-c", script, str(tmp_path)]
+    outside = tmp_path.parent / "outside"
+    if subprocess.run([*wrap, "touch", str(tmp_path / "inside")], check=False).returncode != 0:
+        pytest.skip("needs root and unshare to make the file system read-only")
+    assert subprocess.run([*wrap, "touch", str(outside)], check=False).returncode != 0
+    load = {"mode": "closed", "users": 4, "requests": 40}
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    with running("headless", tmp_path, cache, workload(load), wrap=wrap) as rendered:
+        assert rendered.finish(90)["master"] == COMPLETE, rendered.logs()
+        assert summary(rendered)["requests"]["ok"] == 40
+        assert (rendered.results() / "locust.json").is_file()
+        assert "Traceback" not in rendered.logs()
+        assert "ead-only file system" not in rendered.logs()
 
 
 def test_a_missed_slo_fails_the_job_with_1(tmp_path: Path, cache: Path, workload: Text) -> None:
@@ -142,7 +164,7 @@ def test_a_killed_worker_fails_the_job_with_3(tmp_path: Path, cache: Path, workl
 def test_a_soak_outlives_a_killed_worker_and_says_so(
     tmp_path: Path, cache: Path, workload: Text
 ) -> None:
-    load = {"mode": "open", "arrivals": "poisson", "rate_per_s": 20, "duration": "15s"}
+    load = {"mode": "open", "arrivals": "poisson", "rate_per_s": 20, "duration": "12s"}
     with running("soak", tmp_path, cache, workload(load)) as rendered:
         wait_for_requests(rendered)
         victim, other = rendered.pods["worker"]
@@ -188,7 +210,7 @@ def test_metrics_are_scraped_while_the_run_lingers(
 ) -> None:
     load = {"mode": "closed", "users": 4, "requests": 40}
     text = workload(load)
-    with running("headless", tmp_path, cache, text, {"LINGER": "20"}) as rendered:
+    with running("headless", tmp_path, cache, text, {"LINGER": "8"}) as rendered:
         file = rendered.results() / "summary.json"
         rendered.wait(file.exists, 90, "the summary")
         url = f"http://127.0.0.1:{rendered.port(9646)}/metrics"

@@ -74,7 +74,7 @@ def everything() -> Iterator[tuple[str, Object]]:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_objects_are_valid(version: str) -> None:
     validator = pytest.importorskip(
-        "kubernetes_validate", reason="kubernetes-validate (extra `k8s`) is not installed"
+        "kubernetes_validate", reason="kubernetes-validate (extra `dev`) is not installed"
     )
     seen: set[str] = set()
     for overlay, item in everything():
