@@ -18,15 +18,23 @@ import orjson
 
 from tokenswarm.backends import Backend, Reader
 from tokenswarm.backends.openai_common import error_text
+from tokenswarm.lookalike import Lookalike
 from tokenswarm.measure import spread_lagged
 from tokenswarm.records import Outcome, Record, TokenEvent, Usage
-from tokenswarm.sse import EventTooLong, SseParser
+from tokenswarm.sse import EventTooLong, LineParser, SseParser
 from tokenswarm.transport import AnswerError, LoopClock, TransportError
 
 LAG_NS = 1_000_000  # a loop turn longer than this may have let events pile up
 _KEPT_BODY_BYTES = 65536
 _KEPT_ERROR_CHARS = 300
+_KEPT_REASON_CHARS = 64
 _INFLATE_STEP = 1 << 20
+# What no server means: beyond these an answer is cut off, so that memory stays bounded.
+MAX_DOCUMENT_BYTES = 16 << 20
+MAX_ANSWER_CHARS = 64 << 20
+MAX_TOKEN_EVENTS = 1_000_000
+MAX_INFLATED_BYTES = 4 << 20  # of one read of 64 KiB
+_LOOK_EVENTS = 1024  # how often that is looked at
 
 
 class Stream:
@@ -39,14 +47,18 @@ class Stream:
         self._closes = backend.closes
         self._clock = clock
         self._live = live
-        self._sse = SseParser()
+        self._lines = backend.lines
+        self._sse: SseParser | LineParser = LineParser() if backend.lines else SseParser()
+        self._alike = Lookalike(self._read) if backend.stateless else None
         self._headers: dict[bytes, bytes] = {}
         self._inflate: Any = None
         self._is_stream = False
         self._body = bytearray()
         self._texts: list[str] = []
+        self._next_look = _LOOK_EVENTS
         self._before = 0
         self.read_ns = 0
+        self.framing_bytes = 0
         self.complete = False
         self.keep_alive = False
         self.until_close = False
@@ -54,7 +66,9 @@ class Stream:
         self.ended_ns: int | None = None
         self.status: int | None = None
         self.event_ns: list[int] = []
-        self.event_tokens: list[int | None] = []
+        self.token_sum = 0  # over the events that say how many tokens they carry
+        self.counted_events = 0
+        self.first_event_tokens: int | None = None
         self.reads = 0
         self.batched_reads = 0
         self.coalesced_reads = 0
@@ -90,7 +104,7 @@ class Stream:
         if status < 200:
             return
         media = self._headers.get(b"content-type", b"").split(b";")[0].strip().lower()
-        sse = media in (b"text/event-stream", b"")
+        sse = media != b"text/html" if self._lines else media in (b"text/event-stream", b"")
         self._is_stream = self._streams and status == 200 and sse
         encoding = self._headers.get(b"content-encoding", b"identity").strip().lower()
         if encoding in (b"gzip", b"deflate", b"x-gzip"):
@@ -107,13 +121,30 @@ class Stream:
 
     def on_body(self, data: bytes) -> None:
         """A piece of the body, stamped read_ns."""
+        self.framing_bytes = 0
+        alike = self._alike
+        if alike is not None and alike.head is not None and self._sse.idle:
+            text = alike.text(data)
+            if text is not None and self.ended_ns is None and self._inflate is None:
+                self.event_ns.append(self.read_ns)
+                self._texts.append(text)
+                if self.first_answer_ns is None and alike.channel == "text":
+                    self.first_answer_ns = self.read_ns
+                return
         if self._inflate is None:
             self._take(data)
             return
+        inflated = 0
         try:
             # piecewise, so that a small body that inflates to gigabytes needs no memory
             piece = self._inflate.decompress(data, _INFLATE_STEP)
             while piece:
+                inflated += len(piece)
+                if inflated > MAX_INFLATED_BYTES:
+                    raise AnswerError(
+                        Outcome.MALFORMED,
+                        f"{len(data)} bytes inflate to more than {MAX_INFLATED_BYTES}",
+                    )
                 self._take(piece)
                 piece = self._inflate.decompress(self._inflate.unconsumed_tail, _INFLATE_STEP)
         except zlib.error as e:
@@ -129,7 +160,11 @@ class Stream:
 
     def _take(self, data: bytes) -> None:
         if not self._is_stream:
-            if len(self._body) < _KEPT_BODY_BYTES:
+            if not self._streams and len(self._body) > MAX_DOCUMENT_BYTES:
+                raise AnswerError(
+                    Outcome.MALFORMED, f"an answer of more than {MAX_DOCUMENT_BYTES} bytes"
+                )
+            if not self._streams or len(self._body) < _KEPT_BODY_BYTES:
                 self._body += data
             return
         try:
@@ -150,12 +185,18 @@ class Stream:
                 self.malformed = f"event {shown!r}: {str(e)[:100]}"
             return
         self._note(event)
+        if self._alike is not None and self._alike.head is None and not name:
+            self._alike.learn(payload, event)
 
     def _note(self, event: TokenEvent) -> None:
         text = event.text
         if text or event.reasoning or event.tool:
             self.event_ns.append(self.read_ns)
-            self.event_tokens.append(event.tokens)
+            if event.tokens:
+                self.counted_events += 1
+                self.token_sum += event.tokens
+                if len(self.event_ns) == 1:
+                    self.first_event_tokens = event.tokens
             if text:
                 self._texts.append(text)
                 if self.first_answer_ns is None:
@@ -167,7 +208,7 @@ class Stream:
         if event.usage is not None:
             self.usage = event.usage
         if event.finish_reason is not None:
-            self.finish_reason = event.finish_reason
+            self.finish_reason = str(event.finish_reason)[:_KEPT_REASON_CHARS]
         if event.error is not None and self.error is None:
             self.error = event.error
         if event.end:
@@ -175,27 +216,40 @@ class Stream:
 
     def after_read(self, stamped: bool) -> None:
         """Account for a read: how many token events it brought, and whose doing that was."""
-        n = len(self.event_ns) - self._before
+        now, last, before = self.read_ns, self.last_token_ns, self._before
+        n = len(self.event_ns) - before
         if not n:
             return
+        self._before = before + n
         self.reads += 1
         self._live.tokens += n
         if not stamped:
             self.unstamped_reads += 1
-        last = self.last_token_ns
         if last is not None:
-            gap = self.read_ns - last
+            gap = now - last
             if self.longest_gap_ns is None or gap > self.longest_gap_ns:
                 self.longest_gap_ns = gap
-        self.last_token_ns = self.read_ns
+        self.last_token_ns = now
         if n > 1:
             lagging = self._clock.lag_ns() > LAG_NS
             if lagging:
                 self.coalesced_reads += 1
             else:
                 self.batched_reads += 1
-            spread_lagged(self.event_ns, self._before, lagging)
-        self._before += n
+            spread_lagged(self.event_ns, before, lagging)
+        if self._before >= self._next_look:
+            self._look_at_size()
+
+    def _look_at_size(self) -> None:
+        """Cut an answer off that never ends: its texts and stamps are kept in memory."""
+        self._texts = ["".join(self._texts)]
+        events, chars = len(self.event_ns), len(self._texts[0])
+        if events > MAX_TOKEN_EVENTS or chars > MAX_ANSWER_CHARS:
+            raise AnswerError(
+                Outcome.MALFORMED,
+                f"an answer without end: {events} token events, {chars} characters so far",
+            )
+        self._next_look = events + _LOOK_EVENTS
 
     # -- afterwards ----------------------------------------------------------------------------
 
@@ -342,14 +396,14 @@ def _count_tokens(
         record.prompt_tokens, record.prompt_tokens_source = usage.prompt_tokens, "usage"
     if usage is not None:
         record.cached_tokens = usage.cached_tokens
-    if stream.event_tokens and stream.event_tokens[0]:
-        record.first_event_tokens = stream.event_tokens[0]
+    if stream.first_event_tokens:
+        record.first_event_tokens = stream.first_event_tokens
     if usage is not None and usage.output_tokens is not None:
         record.output_tokens, record.output_tokens_source = usage.output_tokens, "usage"
     elif not stream.event_ns:
         return
-    elif all(stream.event_tokens):
-        record.output_tokens = sum(n or 0 for n in stream.event_tokens)
+    elif stream.counted_events == len(stream.event_ns):
+        record.output_tokens = stream.token_sum
         record.output_tokens_source = "usage"
     elif count is not None:
         record.output_tokens, record.output_tokens_source = count(text), "tokenizer"

@@ -38,6 +38,7 @@ _READ_BYTES = 65536
 _READ_EVENT = 1  # libev's EV_READ
 _SWEEP_S = 0.05
 _MAX_IDLE_NS = 4_000_000_000  # common servers close idle connections after 5 s
+_MAX_FRAMING_BYTES = 1 << 20  # of headers, trailers or chunk extensions in a row
 _TAIL_NS = 250_000_000  # how long the end of the body may follow the protocol's end mark
 NS = 1_000_000_000
 USER_AGENT = f"tokenswarm/{__version__}"
@@ -67,13 +68,15 @@ class Answer(Protocol):
 
     last_token_ns is when a token last came (None before the first), ended_ns when the
     protocol's own end mark came: both decide on time-outs. until_close is True for a body that
-    only the end of the connection ends.
+    only the end of the connection ends. framing_bytes counts bytes read since the last piece of
+    the body: the answer sets it to 0 then.
     """
 
     read_ns: int
     complete: bool
     keep_alive: bool
     until_close: bool
+    framing_bytes: int
     last_token_ns: int | None
     ended_ns: int | None
 
@@ -265,6 +268,10 @@ class Connection:
             answer.read_ns = time.time_ns()
         if not data:
             self._closed_by_server()
+            return
+        answer.framing_bytes += len(data)
+        if answer.framing_bytes > _MAX_FRAMING_BYTES:
+            self._fail(Outcome.MALFORMED, f"{answer.framing_bytes} bytes of headers or framing")
             return
         try:
             if self._tls is None:

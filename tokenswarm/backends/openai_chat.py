@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 
 from tokenswarm.backends import openai_common as common
+from tokenswarm.backends import options
 from tokenswarm.records import BadInput, Prompt, Request, TokenEvent
 
 
@@ -22,9 +23,13 @@ class OpenAIChat:
     models_path = "/v1/models"
     metrics_path = "/metrics"
     streams = True
+    stateless = True
     closes = False
+    lines = False
+    notes: tuple[str, ...] = ()
 
     def __init__(self, workload: Any) -> None:
+        options.read(workload, common.OPTIONS)
         self.workload = workload
         self.path: str = workload.backend.path or "/v1/chat/completions"
 

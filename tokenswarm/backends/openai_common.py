@@ -1,5 +1,7 @@
 """What the two OpenAI protocols share: request fields, usage, errors, the end mark.
 
+The engines' own protocols use its general parts: merging bodies, reading objects, counts, errors.
+
 Server quirks seen in practice, each with its rule: an `error` member of null is no error; a
 string is one; objects without choices and without error (pings) mean nothing; usage may come in
 its own chunk, in the finish chunk, or in every chunk (the last one counts, and reasoning tokens
@@ -12,9 +14,13 @@ from typing import Any
 
 import orjson
 
+from tokenswarm.backends.options import Option
 from tokenswarm.records import Prompt, TokenEvent, Usage
 
 DONE = b"[DONE]"
+OPTIONS = {
+    "max_tokens_field": Option(str, "max_tokens", "name of the limit, e.g. max_completion_tokens"),
+}
 
 
 def fields(workload: Any, prompt: Prompt) -> dict[str, Any]:
@@ -59,11 +65,12 @@ def usage_of(chunk: dict[str, Any]) -> Usage | None:
     details = usage.get("prompt_tokens_details")
     cached = details.get("cached_tokens") if isinstance(details, dict) else None
     return Usage(
-        _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens")), _count(cached)
+        count(usage.get("prompt_tokens")), count(usage.get("completion_tokens")), count(cached)
     )
 
 
-def _count(value: Any) -> int | None:
+def count(value: Any) -> int | None:
+    """A count that a server gave; None for anything that is none."""
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
