@@ -120,7 +120,31 @@ def _report(args: argparse.Namespace) -> int:
     from exporters.rebuild import rebuild
 
     for folder in args.dirs:
-        rebuild(folder)
+        summary = rebuild(folder)
+        state = "valid" if summary["valid"] else "invalid"
+        print(f"{os.path.join(folder, 'report.html')}: {summary['run']['name']}, {state}")  # noqa: PTH118
+    return 0
+
+
+def _export_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("dir", metavar="DIR", help="folder of a run")
+    parser.add_argument("--format", required=True, metavar="NAME", dest="format",
+                        help="csv, vllm-bench or openmetrics (for promtool backfill)")  # fmt: skip
+    parser.add_argument("--output", metavar="FILE", help="file to write (default stdout)")
+
+
+def _export(args: argparse.Namespace) -> int:
+    from exporters.formats import export
+
+    if args.output is None:
+        export(args.dir, args.format, sys.stdout.buffer)
+        sys.stdout.flush()
+        return 0
+    try:
+        with open(args.output, "wb") as out:  # noqa: PTH123
+            export(args.dir, args.format, out)
+    except OSError as e:
+        raise BadInput(f"--output {args.output}: {e.strerror or e}") from None
     return 0
 
 
@@ -137,6 +161,7 @@ COMMANDS: dict[str, Command] = {
     "simulate": Command("the embedded engine: an LLM server without a GPU", _no_options,
                         _simulate),
     "report": Command("(re)build the report of a run from its files", _report_options, _report),
+    "export": Command("write a finished run in another tool's format", _export_options, _export),
 }  # fmt: skip
 
 

@@ -30,7 +30,7 @@ from tokenswarm import arrivals, slo
 from tokenswarm.backends import Backend
 from tokenswarm.clock import Alarm
 from tokenswarm.feed import Feed, Item
-from tokenswarm.measure import METRICS, values
+from tokenswarm.measure import METRICS
 from tokenswarm.records import Outcome, Prompt, Record
 from tokenswarm.snapshot import Snapshot
 from tokenswarm.stream import Live, Stream, settle
@@ -387,35 +387,11 @@ class Generator:
     ) -> None:
         exact = self.workload.prompts.exact_output
         settle(record, stream, failure, exact, count, self._redact)
+        self.snapshot.add(record, self.start_ns)
         stats = self.snapshot.stage(record.stage)
-        stats.add(record)
         stats.batched_reads += stream.batched_reads
-        self.snapshot.series.add(record, self.start_ns)
-        self.snapshot.records += 1
-        self._judge(record)
+        stats.judge(record, self.objectives, self.stages[record.stage].name)
         self._on_record(record)
-
-    def _judge(self, record: Record) -> None:
-        """Count the request against every objective with a latency: exact shares under an SLO."""
-        if record.outcome is Outcome.CANCELLED:
-            return
-        stats = self.snapshot.stage(record.stage)
-        good, judged = record.outcome is Outcome.OK, False
-        stage = self.stages[record.stage].name
-        for objective in self.objectives:
-            if objective.stage not in (None, stage):
-                continue
-            metric = METRICS[objective.metric]
-            samples = [v / metric.scale for v in values(record, metric)]
-            met = [slo.met(objective, v) for v in samples]
-            stats.slo_evaluated[objective.key] += max(1, len(samples))
-            stats.slo_met[objective.key] += sum(met)
-            if objective.per_request:
-                judged = True
-                # a metric that is not defined for this answer (TPOT of one token) fails no one
-                good = good and all(met)
-        if judged and good:
-            stats.good += 1
 
 
 _NOT_REACHED = frozenset({Outcome.CONNECT_ERROR, Outcome.CONNECTION_LOST, Outcome.HTTP_ERROR,

@@ -18,6 +18,7 @@ import platform
 import secrets
 import socket
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -47,6 +48,8 @@ _PREPARE_TIMEOUT_S = 900.0
 _SILENCE_S = 20.0  # a worker that is alive but said nothing for so long counts as lost
 _GRACE_S = 60.0  # beyond load.drain, for the last reports
 _LATE_S = 1.0
+_RATE_SAMPLES = 6
+_MOST_COUNTED = 500_000  # arrivals of a plan that are counted beforehand
 
 SEND = Callable[[str, dict[str, Any], str | None], None]
 
@@ -100,7 +103,7 @@ class Master:
         self._watcher: gevent.Greenlet | None = None
         self._stopped_early: str | None = None
         self._digest: str | None = None
-        self._before: tuple[float, int, int] = (0.0, 0, 0)
+        self._sent: deque[tuple[float, int]] = deque(maxlen=_RATE_SAMPLES)
         self._handlers: dict[str, Callable[[Worker, dict[str, Any]], None]] = {
             "prepared": self._on_prepared,
             "refused": self._on_refused,
@@ -203,7 +206,8 @@ class Master:
         for worker in run.workers.values():
             worker.state = "running"
             worker.reported_s = time.monotonic()
-        self._before = (time.monotonic(), 0, 0)
+        self._sent.clear()
+        self._sent.append((time.monotonic(), 0))
         self._watcher = gevent.spawn(self._watch)
 
     def _fresh(self, worker_id: str, k: int) -> Worker:
@@ -262,6 +266,8 @@ class Master:
         """When each stage begins and ends, as far as it is known beforehand."""
         load, stages = run.workload.load, run.workload.load.resolved_stages()
         ends: list[float | None]
+        if load.mode == "open":
+            run.planned_requests = get_hub().threadpool.apply(count_plan, (run.workload,))
         if load.mode == "open" and any(s.duration is None for s in stages):
             ends = [e / NS for e in arrivals.stage_ends(load, run.workload.seed)]
         else:
@@ -458,13 +464,15 @@ class Master:
         self._on_users(run.merged.health.users)
 
     def _rates(self, run: Run) -> None:
-        """Planned and achieved arrivals a second over the last interval."""
+        """Planned arrivals a second now, achieved ones over the last few intervals.
+
+        Reports and intervals are out of phase, so one interval alone would jump.
+        """
         assert run.start_ns is not None
-        now, total = time.monotonic(), run.totals()
-        before, started, _ = self._before
-        if now - before > 0.2:
-            run.achieved_rate = (total.started - started) / (now - before)
-            self._before = (now, total.started, total.due)
+        self._sent.append((time.monotonic(), run.totals().started))
+        (then, before), (now, started) = self._sent[0], self._sent[-1]
+        if now > then:
+            run.achieved_rate = (started - before) / (now - then)
         offset = time.time() - run.start_ns / NS
         index = stage_at(run, offset)
         run.planned_rate = 0.0
@@ -579,6 +587,13 @@ def stage_at(run: Run, offset_s: float) -> int | None:
         if window.end_s is None or offset_s < window.end_s:
             return index
     return None
+
+
+def count_plan(work: Any) -> int | None:
+    """Arrivals of an open-loop plan; None for a soak too long to count beforehand."""
+    plan = arrivals.schedule(work.load, work.seed)
+    counted = sum(1 for _ in itertools.islice(plan, _MOST_COUNTED + 1))
+    return counted if counted <= _MOST_COUNTED else None
 
 
 def with_nonce(work: Any) -> Any:

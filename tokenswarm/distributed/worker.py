@@ -34,7 +34,6 @@ from tokenswarm.records import BadInput, Outcome, Record
 logger = logging.getLogger(__name__)
 NS = 1_000_000_000
 _LAG_PERIOD_S = 0.01
-_FLUSH_S = 0.5
 _ACK_WAIT_S = 30.0
 _CPU_SAMPLES = 6  # one a second
 
@@ -132,7 +131,7 @@ class WorkerAgent:
         self._lag_timer = get_hub().loop.timer(_LAG_PERIOD_S, _LAG_PERIOD_S)
         self._lag_fired_ns = time.monotonic_ns()
         self._lag_timer.start(self._lag_fired)
-        self._greenlets = [gevent.spawn(self._watch), gevent.spawn(self._flush_often)]
+        self._greenlets = [gevent.spawn(self._watch)]
         if late_ns > 0:
             self._send("late", {"run": self.run_id, "seconds": late_ns / NS})
         problem: str | None = None
@@ -174,12 +173,6 @@ class WorkerAgent:
     def _send_records(self, number: int, data: bytes) -> None:
         self._send("records", {"run": self.run_id, "number": number, "data": data})
 
-    def _flush_often(self) -> None:
-        while True:
-            gevent.sleep(_FLUSH_S)
-            if self._spool is not None:
-                self._spool.flush()
-
     def _lag_fired(self) -> None:
         assert self.generator is not None
         now = time.monotonic_ns()
@@ -218,9 +211,15 @@ class WorkerAgent:
         health.rss_bytes = _rss_bytes()
 
     def report(self) -> dict[str, Any] | None:
-        """The cumulative snapshot for Locust's report to the master; None outside a run."""
+        """The cumulative snapshot for Locust's report to the master; None outside a run.
+
+        The records of the requests that it counts leave just before it: should this worker die,
+        the master has the one as it has the other.
+        """
         if self.generator is None or self.run_id is None:
             return None
+        if self._spool is not None:
+            self._spool.flush()
         self._refresh()
         self._sequence += 1
         return {
@@ -271,6 +270,7 @@ class WorkerAgent:
         generator.close()
         if self._spool is not None:
             self._spool.close(keep=False)
+            self._spool = None
 
     def _stop_watching(self) -> None:
         gevent.killall(self._greenlets)
