@@ -30,7 +30,7 @@ _FINE_CHARS = 32
 _FINE_CHECKED = 4
 _WINDOW_BYTES = 200
 _LONG_BEFORE = 1500  # characters in front of the text that are worth leaving out of counts
-_VERIFY_EACH = 50  # of the prompts counted by splicing, one in so many is counted in full
+_VERIFY_EACH = 50  # one prompt in so many is counted in full, through the template
 _FILLERS = ("the", "and", "of", "to", "in", "is", "for", "that", "it", "on", "as", "with", "we")
 AROUND = "template and special tokens"
 
@@ -58,9 +58,10 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What the server adds around a text. wrap gives the whole; short leaves out left_out tokens.
+    """What the server adds around a text.
 
-    name says in error messages what takes the room.
+    wrap gives the whole, through the template itself; short gives what counts the same but for
+    left_out tokens, by putting texts together. name says in messages what takes the room.
     """
 
     wrap: Callable[[str], str]
@@ -144,27 +145,29 @@ def plain_context(wrap: Callable[[str], str], name: str = AROUND) -> Context:
     return Context(wrap, wrap, 0, name)
 
 
-def shortened(before: str, after: str, lengths: Lengths, name: str = AROUND) -> Context:
+def surrounded(
+    wrap: Callable[[str], str], before: str, after: str, lengths: Lengths, name: str = AROUND
+) -> Context:
     """A context of fixed text before and after; a long `before` is counted once, not each time."""
 
-    def wrap(text: str) -> str:
+    def joined(text: str) -> str:
         return before + text + after
 
     edges = [m.start() + 1 for m in WORD_EDGE.finditer(before)]
     left = next((e for e in edges if e >= 256), None)
     right = next((e for e in reversed(edges) if e <= len(before) - 256), None)
     if len(before) < _LONG_BEFORE or left is None or right is None or right <= left:
-        return Context(wrap, wrap, 0, name)
+        return Context(wrap, joined, 0, name)
     kept = before[:left] + before[right:]
 
     def short(text: str) -> str:
         return kept + text + after
 
     probes = ("general words follow here: Hello", "another one entirely: 42 things")
-    counts = lengths([f(p) for p in probes for f in (wrap, short)])
+    counts = lengths([f(p) for p in probes for f in (joined, short)])
     left_out = counts[0] - counts[1]
     if left_out != counts[2] - counts[3]:  # the parts do not add up with this tokenizer
-        return Context(wrap, wrap, 0, name)
+        return Context(wrap, joined, 0, name)
     return Context(wrap, short, left_out, name)
 
 
@@ -238,8 +241,11 @@ class _Search:
     def steps(self, passage: int | None) -> Counts:
         cutter, context = self.cutter, self.context
         bare = self.salt.rstrip()
-        (base,) = yield [context.short(bare)]
-        base += context.left_out
+        if self.full:
+            (base,) = yield [context.wrap(bare)]
+        else:
+            (base,) = yield [context.short(bare)]
+            base += context.left_out
         if base > self.want:
             (around,) = yield [context.wrap("")]
             raise self.below_floor(base, around)
@@ -319,7 +325,7 @@ class _Search:
                 index = self.cutter.index
                 middle = index.token_at(z) - index.token_at(q)
                 return count + middle + self.context.left_out
-        if self.full or not self.context.left_out:
+        if self.full:
             (count,) = yield [self.context.wrap(self.join(text) + filler)]
             return count
         (count,) = yield [self.context.short(self.join(text) + filler)]
@@ -331,14 +337,15 @@ class _Search:
         """The cut, when it is right; a wrong spliced count ends splicing for this search."""
         cutter = self.cutter
         cut = cut or self.cut(a, b)
-        if self.full or not (self.context.left_out or cutter.splice):
+        if self.full:
             return cut
         if cutter.verify_all or draw(f"verify:{self.key}", _VERIFY_EACH) == 0:
             (count,) = yield [self.context.wrap(cut.text)]
             if count != self.want:
                 cutter.misses += 1
                 _log.warning(
-                    "a spliced count was wrong (%d, really %d; %d so far): counting in full",
+                    "a count put together from parts was wrong (%d, really %d; %d so far):"
+                    " counting in full",
                     self.want,
                     count,
                     cutter.misses,

@@ -132,9 +132,13 @@ class Prefixes:
 def context_of(frame: Frame, head: str, lengths: exact.Lengths, shared: int = 0) -> exact.Context:
     """The surroundings of a text that comes after `head` in the last message."""
     name = f"shared prefix of {shared} tokens and {exact.AROUND}" if shared else exact.AROUND
+
+    def wrap(text: str) -> str:
+        return frame.render(head + text)
+
     if frame.before is None:
-        return exact.plain_context(lambda text: frame.wrap(head + text), name)
-    return exact.shortened(frame.before + head, frame.after, lengths, name)
+        return exact.plain_context(wrap, name)
+    return exact.surrounded(wrap, frame.before + head, frame.after, lengths, name)
 
 
 def common(lists: Sequence[Sequence[int]]) -> int:
