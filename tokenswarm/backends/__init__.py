@@ -10,8 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from tokenswarm.backends.llamacpp import LlamaCpp
+from tokenswarm.backends.mii import Mii
 from tokenswarm.backends.openai_chat import OpenAIChat
 from tokenswarm.backends.openai_completions import OpenAICompletions
+from tokenswarm.backends.sglang import SGLang
+from tokenswarm.backends.template import Template
+from tokenswarm.backends.tgi import Tgi
+from tokenswarm.backends.triton import Triton
 from tokenswarm.records import BadInput, Prompt, Request, TokenEvent
 
 Reader = Callable[[bytes, str], TokenEvent]
@@ -21,7 +27,10 @@ class Backend(Protocol):
     """One protocol, set up for one workload.
 
     path is below the base URL. streams is False for a protocol whose answer is one document.
-    closes is True where a clean end of the body is the protocol's own end mark.
+    stateless: what an event means does not depend on the events before it. closes is True where
+    a clean end of the body is the protocol's own end mark. lines is True where events are lines
+    of JSON instead of server-sent events. notes says what the user should know about the
+    protocol with this workload, one sentence each.
     """
 
     path: str
@@ -29,7 +38,10 @@ class Backend(Protocol):
     models_path: str
     metrics_path: str
     streams: bool
+    stateless: bool
     closes: bool
+    lines: bool
+    notes: tuple[str, ...]
 
     def build(self, prompt: Prompt) -> Request:
         """The request for a prompt. Raises BadInput for a prompt it cannot carry."""
@@ -47,6 +59,12 @@ class Backend(Protocol):
 BACKENDS: dict[str, Callable[[Any], Backend]] = {
     "openai-completions": OpenAICompletions,
     "openai-chat": OpenAIChat,
+    "tgi": Tgi,
+    "triton": Triton,
+    "sglang": SGLang,
+    "llamacpp": LlamaCpp,
+    "mii": Mii,
+    "template": Template,
 }
 
 

@@ -1,0 +1,83 @@
+"""Text Generation Inference: POST /generate_stream, `inputs` in, one event a token out.
+
+The last event repeats the whole answer in `generated_text`, which is the end mark, and carries
+`details` when they were asked for. There is no [DONE]. TGI has no word for "go on after the end
+of sequence", so an exact length can be asked for but not forced: see notes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+
+from tokenswarm.backends import openai_common as common
+from tokenswarm.backends import options
+from tokenswarm.records import BadInput, Prompt, Request, TokenEvent, Usage
+
+
+class Tgi:
+    """TGI's own protocol for one workload; see backends.Backend."""
+
+    health_path = "/health"
+    models_path = "/info"
+    metrics_path = "/metrics"
+    streams = True
+    stateless = True
+    closes = False
+    lines = False
+
+    def __init__(self, workload: Any) -> None:
+        options.read(workload, {})
+        self.workload = workload
+        self.path: str = workload.backend.path or "/generate_stream"
+        self.notes: tuple[str, ...] = ()
+        if workload.prompts.exact_output:
+            self.notes = (
+                "backend.kind: tgi: TGI cannot be told to go on after the model's end of "
+                "sequence; answers that end before prompts.output_tokens count as short_output "
+                "(prompts.exact_output: false accepts them)",
+            )
+
+    def build(self, prompt: Prompt) -> Request:
+        """A streaming request for the prompt's text; extra_body merges into `parameters`."""
+        return Request(self.path, orjson.dumps(self._body(prompt, prompt.output_tokens)))
+
+    def probe(self, prompt: Prompt) -> Request:
+        """The same for exactly one output token."""
+        return Request(self.path, orjson.dumps(self._body(prompt, 1)))
+
+    def _body(self, prompt: Prompt, length: int | None) -> dict[str, Any]:
+        if prompt.text is None:
+            raise BadInput(
+                "backend.kind: 'tgi' sends one text, but this prompt source makes messages or "
+                "token ids: use backend.kind: openai-chat, or leave prompts.as_token_ids out"
+            )
+        parameters: dict[str, Any] = {"details": self.workload.backend.include_usage}
+        if length is not None:
+            parameters["max_new_tokens"] = length
+        common.merge(parameters, self.workload.backend.extra_body)
+        return {"inputs": prompt.text, "parameters": parameters}
+
+    def reader(self) -> Callable[[bytes, str], TokenEvent]:
+        """Events carry no state from one to the next."""
+        return parse
+
+
+def parse(data: bytes, name: str) -> TokenEvent:
+    """One event. Special tokens, such as the end of sequence, are no text of the answer."""
+    chunk = common.load_chunk(data)
+    if (error := common.failed(chunk, name)) is not None:
+        return error
+    event = TokenEvent(end=chunk.get("generated_text") is not None)
+    token = chunk.get("token")
+    if isinstance(token, dict) and not token.get("special"):
+        event.text = common.text_of(token.get("text"))
+    details = chunk.get("details")
+    if isinstance(details, dict):
+        event.finish_reason = details.get("finish_reason") or None
+        event.usage = Usage(
+            common.count(details.get("input_length")), common.count(details.get("generated_tokens"))
+        )
+    return event

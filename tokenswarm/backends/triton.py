@@ -1,0 +1,124 @@
+"""Triton's generate extension: POST /v2/models/M/generate_stream, tensors by name in and out.
+
+The names are the model's: TensorRT-LLM's ensemble has text_input, max_tokens and text_output,
+FasterTransformer's has others, so all of them are options. There is no end mark: a clean end of
+the body is the end of the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import quote
+
+import orjson
+
+from tokenswarm.backends import openai_common as common
+from tokenswarm.backends import options
+from tokenswarm.backends.cumulative import Growth
+from tokenswarm.backends.options import Option
+from tokenswarm.records import BadInput, Prompt, Request, TokenEvent, Usage
+
+OPTIONS = {
+    "prompt_field": Option(str, "text_input", "input tensor of the prompt"),
+    "max_tokens_field": Option(str, "max_tokens", "input tensor of the output length"),
+    "min_tokens_field": Option(str, None, "input tensor of the least output length, min_length"),
+    "text_field": Option(str, "text_output", "output tensor of the generated text"),
+    "prompt_tokens_field": Option(str, None, "output tensor with the number of prompt tokens"),
+    "output_tokens_field": Option(str, None, "output tensor with the number of tokens so far"),
+    "finish_field": Option(str, None, "output tensor of the finish reason"),
+    "end_id": Option(int, None, "token that ends an answer; -1 lets it go on to its full length"),
+    "cumulative": Option(bool, False, "each event repeats the text so far (accumulate_tokens)"),
+}
+
+
+class Triton:
+    """The generate extension for one workload; see backends.Backend."""
+
+    health_path = "/v2/health/ready"
+    metrics_path = "/metrics"
+    streams = True
+    closes = True
+    lines = False
+
+    def __init__(self, workload: Any) -> None:
+        self.workload = workload
+        self._options = chosen = options.read(workload, OPTIONS)
+        model = quote(workload.backend.model, safe="")
+        self.models_path = f"/v2/models/{model}"
+        self.path: str = workload.backend.path or f"/v2/models/{model}/generate_stream"
+        self.stateless: bool = not chosen["cumulative"]
+        self.notes: tuple[str, ...] = ()
+        exact = workload.prompts.exact_output
+        if exact and chosen["end_id"] is None and chosen["min_tokens_field"] is None:
+            self.notes = (
+                "backend.kind: triton: the output length is asked for, not forced, so answers may "
+                "end early and count as short_output: set backend.options.end_id: -1 or "
+                "min_tokens_field: min_length where the model has it, or prompts.exact_output: "
+                "false",
+            )
+
+    def build(self, prompt: Prompt) -> Request:
+        """A streaming request for the prompt; extra_body merges into the body."""
+        return Request(self.path, orjson.dumps(self._body(prompt, prompt.output_tokens)))
+
+    def probe(self, prompt: Prompt) -> Request:
+        """The same for exactly one output token."""
+        return Request(self.path, orjson.dumps(self._body(prompt, 1)))
+
+    def _body(self, prompt: Prompt, length: int | None) -> dict[str, Any]:
+        asked: Any = prompt.text if prompt.token_ids is None else prompt.token_ids
+        if asked is None:
+            raise BadInput(
+                "backend.kind: 'triton' sends one text, but this prompt source makes messages: "
+                "use backend.kind: openai-chat"
+            )
+        chosen = self._options
+        body: dict[str, Any] = {chosen["prompt_field"]: asked, "stream": True}
+        if length is not None:
+            body[chosen["max_tokens_field"]] = length
+            if self.workload.prompts.exact_output and chosen["min_tokens_field"]:
+                body[chosen["min_tokens_field"]] = length
+        if chosen["end_id"] is not None:
+            body["end_id"] = chosen["end_id"]
+        return common.merge(body, self.workload.backend.extra_body)
+
+    def reader(self) -> Callable[[bytes, str], TokenEvent]:
+        """A reader of one answer; it keeps the text so far where the model repeats it."""
+        chosen = self._options
+        text_field, finish_field = chosen["text_field"], chosen["finish_field"]
+        counts = chosen["prompt_tokens_field"], chosen["output_tokens_field"]
+        growth = Growth("backend.options.cumulative") if chosen["cumulative"] else None
+
+        def parse(data: bytes, name: str) -> TokenEvent:
+            chunk = common.load_chunk(data)
+            if (error := common.failed(chunk, name)) is not None:
+                return error
+            text = _first(chunk.get(text_field))
+            if text is None:
+                return TokenEvent(usage=_usage(chunk, *counts))
+            if not isinstance(text, str):
+                raise ValueError(f"{text_field} is no text")
+            event = TokenEvent(
+                text=text if growth is None else growth.new(text), usage=_usage(chunk, *counts)
+            )
+            if finish_field is not None and (reason := _first(chunk.get(finish_field))):
+                event.finish_reason = str(reason)
+            return event
+
+        return parse
+
+
+def _first(value: Any) -> Any:
+    """A tensor's element: tensors of more than one dimension come as lists of lists."""
+    while isinstance(value, list):
+        value = value[0] if value else None
+    return value
+
+
+def _usage(
+    chunk: dict[str, Any], prompt_field: str | None, output_field: str | None
+) -> Usage | None:
+    prompt = common.count(_first(chunk.get(prompt_field))) if prompt_field else None
+    output = common.count(_first(chunk.get(output_field))) if output_field else None
+    return Usage(prompt, output) if prompt is not None or output is not None else None
