@@ -124,6 +124,7 @@ def figure(chart: Chart) -> Markup:
         *(_mark(mark, x, y) for mark in chart.marks),
         *_rules(chart.rules, x, y),
         *_corners(chart.corners),
+        *_labels(chart.marks, x, y),
     ])  # fmt: skip
     note = Markup("<p class=note>{}</p>").format(chart.note) if chart.note else ""
     return Markup(
@@ -264,19 +265,42 @@ def _points(mark: Points, x: Scale, y: Scale) -> Markup:
         if not missing(a) and not missing(b)
     )
     kind = "point large" if mark.large else "point"
-    parts = [Markup('<path class="{} c{}" d="{}"></path>').format(kind, mark.color, dots)]
-    return Markup("").join([*parts, *_labels(mark, x, y)])
+    return Markup('<path class="{} c{}" d="{}"></path>').format(kind, mark.color, dots)
 
 
-def _labels(mark: Points, x: Scale, y: Scale) -> list[Markup]:
-    """Names beside points: on the side with more room."""
+def _labels(marks: Sequence[Mark], x: Scale, y: Scale) -> list[Markup]:
+    """Names beside points, each at the first of four sides where it covers nothing."""
+    named = [
+        (x(a), y(b), label)
+        for mark in marks if isinstance(mark, Points)
+        for a, b, label in zip(mark.x, mark.y, mark.labels, strict=False)
+    ]  # fmt: skip
+    taken = [(a - 6, b - 6, a + 6, b + 6) for a, b, _ in named]
     parts = []
-    for a, b, label in zip(mark.x, mark.y, mark.labels, strict=False):
-        right = x(a) < (_LEFT + WIDTH) * 0.55
-        text = Markup('<text class=name x="{:.1f}" y="{:.1f}" text-anchor={}>{}</text>')
-        shift, anchor = (8, "start") if right else (-8, "end")
-        parts.append(text.format(x(a) + shift, y(b) + 3.5, anchor, label))
+    for a, b, label in named:
+        width = 6.2 * len(label)
+        sides = ((a + 9, b + 4), (a - 9 - width, b + 4), (a - width / 2, b - 9),
+                 (a - width / 2, b + 18))  # fmt: skip
+        boxes = [(left, low - 10, left + width, low + 2) for left, low in sides]
+        free = [k for k, box in enumerate(boxes) if _inside(box) and not _hit(box, taken)]
+        k = free[0] if free else 0
+        taken.append(boxes[k])
+        parts.append(Markup('<text class=name x="{:.1f}" y="{:.1f}">{}</text>').format(
+            *sides[k], label))  # fmt: skip
     return parts
+
+
+Box = tuple[float, float, float, float]
+
+
+def _inside(box: Box) -> bool:
+    return box[0] >= _LEFT and box[2] <= WIDTH and box[1] >= _TOP and box[3] <= HEIGHT - _BOTTOM
+
+
+def _hit(box: Box, others: Sequence[Box]) -> bool:
+    return any(
+        box[0] < o[2] and o[0] < box[2] and box[1] < o[3] and o[1] < box[3] for o in others
+    )
 
 
 def _shades(shades: Sequence[Shade], x: Scale) -> list[Markup]:
@@ -302,7 +326,8 @@ def _rules(rules: Sequence[Rule], x: Scale, y: Scale) -> list[Markup]:
             a = x(rule.value)
             crowded = any(r.vertical and 0 < x(r.value) - a < 34 for r in rules)
             ends = (a, a, float(_TOP), float(HEIGHT - _BOTTOM))
-            place, anchor = (a, _TOP - 4.0), "end" if crowded else "start"
+            leaves = a + 5.5 * len(rule.name) > WIDTH
+            place, anchor = (a, _TOP - 4.0), "end" if crowded or leaves else "start"
         else:
             b = y(rule.value)
             ends = (float(_LEFT), float(WIDTH - _RIGHT), b, b)

@@ -93,9 +93,10 @@ def explanation(comparison: Comparison) -> Sequence[str]:
         "all figures of a pair together (Holm). The interval is of each figure by itself.",
         f"Regression: really different, and worse by more than its tolerance (by default "
         f"{percent(tolerance)}).",
-        "Intervals come from drawing runs again from their own requests, in blocks of requests that "
-        "follow one another, because neighbours wait in the same queue; the tokens of a request "
-        "stay together. Paired: request k is the same in both runs, so both are drawn alike.",
+        "Intervals come from drawing runs again from their own requests, in blocks of requests "
+        "that follow one another, because neighbours wait in the same queue; the tokens of a "
+        "request stay together. Paired: request k is the same in both runs, so both are drawn "
+        "alike.",
         "Not shown does not mean equal: the interval says what is still possible. One run of each "
         "says nothing of how runs differ from one another.",
     )

@@ -66,9 +66,10 @@ def alike(values: Sequence[float], unit: str) -> list[str]:
     if unit == "s":
         steps = ((1e9, "ns", 1e-6), (1e6, "µs", 1e-3), (1e3, "ms", 1.0), (1.0, "s", math.inf))
         factor, name = next((f, n) for f, n, below in steps if largest < below)
-    gap = min(b - a for a, b in pairwise(sorted(values))) * factor
-    digits = max(0, math.ceil(-math.log10(gap) + 0.001)) if gap > 0 else 0
-    return [f"{v * factor:,.{min(digits, 9)}f} {name}".strip() for v in values]
+    scaled = [v * factor for v in values]
+    near = min(b - a for a, b in pairwise(sorted(scaled))) / 100
+    digits = next((d for d in range(9) if all(abs(round(v, d) - v) <= near for v in scaled)), 9)
+    return [f"{v:,.{digits}f} {name}".strip() for v in scaled]
 
 
 def percent(value: float | None) -> str:
@@ -82,7 +83,7 @@ def usd(value: float | None) -> str:
     """Dollars; small amounts keep three digits."""
     if value is None or math.isnan(value):
         return NONE
-    return f"${value:,.2f}" if abs(value) >= 1 else f"${number(value)}"
+    return f"${value:,.2f}" if abs(value) >= 0.1 or value == 0 else f"${number(value)}"
 
 
 def clock(value: float) -> str:

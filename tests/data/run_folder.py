@@ -234,3 +234,56 @@ def write(folder: Path, found=None, with_timeline=True, **changes):
         "  api_key: sk-secret\n"
     )
     return folder
+
+
+STUDY = {  # configuration: (GPU, count, $ an hour, speed factor)
+    "vllm": ("H100-SXM", 1, 3.9, 0.5),
+    "tgi": ("H100-SXM", 1, 3.9, 0.62),
+    "llamacpp": ("L4", 1, 0.8, 1.6),
+}
+USERS = (1, 4, 16, 64)
+
+
+def write_study(folder: Path, lengths=((1000, 100), (3000, 300))):
+    """Run folders of three targets x length pairs x four batch sizes; gives their paths."""
+    found = []
+    for name, (gpu, count, price, speed) in STUDY.items():
+        for prompt, answer in lengths:
+            for users in USERS:
+                out = folder / f"{name}-{prompt}-{answer}-{users}"
+                found.append(
+                    _one_of_study(out, name, gpu, count, price, speed, prompt, answer, users)
+                )
+    return found
+
+
+def _one_of_study(out, name, gpu, count, price, speed, prompt, answer, users):
+    """A closed loop: speed falls with the number of users, throughput grows ever less."""
+    slower = speed * (1 + users / 24)
+    rate = users / (slower * (0.05 + 0.0001 * prompt + 0.012 * answer))
+    n = 240
+    seconds = n / rate
+    rng = np.random.default_rng(users * 7 + prompt)
+    made = []
+    for k in range(n):
+        offset = k / rate
+        ttft = slower * (0.05 + 0.0001 * prompt) * float(rng.lognormal(0, 0.2))
+        gap = slower * 0.012 * float(rng.lognormal(0, 0.05))
+        made.append(_row(k, START + offset, offset, "main", False, 0.0002, ttft, gap, 0.0, prompt,
+                         answer, "ok", k % 2, None))  # fmt: skip
+    write(out, made, with_timeline=False)
+    figures_ = summary(made, seconds)
+    figures_["run"]["name"] = name
+    core = part(made, seconds)
+    figures_["throughput"], figures_["metrics"] = core["throughput"], core["metrics"]
+    figures_["window"] = {"start": START, "end": START + seconds, "seconds": seconds}
+    passed = core["metrics"]["tpot_s"]["p50"] < 0.05
+    figures_["slo"] = {"passed": passed, "checks": [], "attainment": None, "goodput_per_s": None}
+    (out / "summary.json").write_text(json.dumps(figures_))
+    (out / "workload.yaml").write_text(
+        f"name: {name}\nseed: 1\nprompts: {{input_tokens: {prompt}, output_tokens: {answer}}}\n"
+        f"load: {{mode: closed, users: {users}}}\n"
+        f"hardware: {{gpu: {gpu}, count: {count}, usd_per_hour: {price}, utilization: 0.7, "
+        "model: {parameters: 8.0e+9, kv_bytes_per_token: 131072}}\n"
+    )
+    return out

@@ -11,11 +11,13 @@ from pathlib import Path
 
 import pytest
 
-sys.path[:0] = [str(Path(__file__).parents[1] / "data"), str(Path(__file__).parent)]
+sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
+sys.path.insert(0, str(Path(__file__).parent))
 import chromium
 import run_folder
 
-from exporters import html_report
+from exporters import compare_report, html_report, study_report
+from tokenswarm.compare import compare
 
 pytestmark = [
     pytest.mark.browser,
@@ -36,7 +38,7 @@ COLLISIONS = """(() => {
         const wide = Math.min(a.right, b.right) - Math.max(a.left, b.left);
         const high = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
         if (wide > 1 && high > 4)
-          found.push(`${figure.id}: '${texts[i].textContent}' on '${texts[i + 1 + k].textContent}'`);
+          found.push(`${figure.id}: ${texts[i].textContent} on ${texts[i + 1 + k].textContent}`);
       });
     });
   }
@@ -63,7 +65,8 @@ CONTRAST = """(() => {
     const style = getComputedStyle(e);
     const a = light(e.tagName === "text" ? style.fill : style.color), b = light(paper(e));
     const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
-    if (ratio < 4.5) found.push(`${e.tagName}.${e.className.baseVal ?? e.className}: ${ratio.toFixed(2)}`);
+    const name = e.className.baseVal ?? e.className;
+    if (ratio < 4.5) found.push(`${e.tagName}.${name}: ${ratio.toFixed(2)}`);
   }
   return [...new Set(found)];
 })()"""
@@ -109,6 +112,36 @@ def test_the_report_can_be_read(browser, report, width, dark):
     keep(browser, f"report-{width}-{'dark' if dark else 'light'}")
     assert browser.complaints() == []
     assert browser.requested() == [report.as_uri()]
+    assert browser.run("document.documentElement.scrollWidth") <= width
+    assert browser.run(COLLISIONS) == []
+    assert browser.run(INK) == []
+    assert browser.run(CONTRAST) == []
+
+
+@pytest.fixture(scope="module")
+def other_pages(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pages")
+    runs = [
+        run_folder.write(folder / name, run_folder.rows(n=900, seed=k, speed=speed))
+        for k, (name, speed) in enumerate((("base", 1.0), ("slow", 1.3), ("fast", 0.7)))
+    ]
+    pages = {
+        "compare": compare_report.html(compare(runs[0], runs[1:])),
+        "study": study_report.build(run_folder.write_study(folder / "study"), answer_limit_s=25.6),
+    }
+    for name, html in pages.items():
+        (folder / f"{name}.html").write_text(html)
+    return folder
+
+
+@pytest.mark.parametrize("name", ["compare", "study"])
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)])
+def test_the_other_pages_can_be_read(browser, other_pages, name, width, dark):
+    page = other_pages / f"{name}.html"
+    browser.open(page.as_uri(), width=width, dark=dark)
+    keep(browser, f"{name}-{width}-{'dark' if dark else 'light'}")
+    assert browser.complaints() == []
+    assert browser.requested() == [page.as_uri()]
     assert browser.run("document.documentElement.scrollWidth") <= width
     assert browser.run(COLLISIONS) == []
     assert browser.run(INK) == []
