@@ -207,6 +207,32 @@ def test_every_turn_of_a_session_is_exact_and_extends_the_one_before(
         history = kept
 
 
+@pytest.mark.parametrize("name", ["llama3_1", "qwen3", "gemma3", "deepseek_v3"])
+def test_templates_render_as_transformers_renders_them(name: str, corpora: Path) -> None:
+    from transformers import AutoTokenizer
+
+    path, _ = _real(name)
+    ours, theirs = _load(name, path, corpora), AutoTokenizer.from_pretrained(str(path))
+    function = {"name": "wetter", "description": "für Städte", "parameters": {"type": "object"}}
+    chats = [
+        [{"role": "user", "content": " Hi there\n"}],
+        [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": "A <b>"},
+            {"role": "assistant", "content": "é"},
+            {"role": "user", "content": "C"},
+        ],
+    ]
+    for messages in chats:
+        for tools in (None, [{"type": "function", "function": function}]):
+            text = theirs.apply_chat_template(
+                messages, tools=tools, tokenize=False, add_generation_prompt=True
+            )
+            assert ours.render(messages, tools) == text
+            ids = theirs(text, add_special_tokens=False)["input_ids"]
+            assert ours.count_chat(messages, tools) == len(ids)
+
+
 @lru_cache
 def _small(kind: str) -> Tokenizer:
     folder = make(Path(tempfile.mkdtemp()) / kind, kind)

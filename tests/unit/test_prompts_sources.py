@@ -396,6 +396,21 @@ def test_a_missing_tokenizer_is_named() -> None:
         open_source(make_workload(None, input_tokens=100))
 
 
+def test_options_are_checked_all_at_once() -> None:
+    with pytest.raises(BadInput) as caught:
+        _open(options={"salts": True, "verify": "yes", "salt": 1, "min_turns": 0}, input_tokens=50)
+    assert [
+        p.partition(": ")[0].removeprefix("prompts.options.") for p in caught.value.problems
+    ] == [
+        "salts",
+        "verify",
+        "salt",
+        "min_turns",
+    ]
+    assert caught.value.problems[0].endswith("Did you mean 'salt'?")
+    assert caught.value.problems[1].endswith("must be sampled or full, got 'yes'.")
+
+
 # --- tokenswarm prompts
 
 
@@ -423,3 +438,16 @@ def test_show_prints_ids_sessions_and_unknown_lengths(tmp_path: Path) -> None:
     path = _lines(tmp_path, {"prompt": "x"})
     show(make_workload(None, source="jsonl", path=path, output_tokens=None), 1, False, out)
     assert out.getvalue().startswith("     0  in      ?  out  free  x\n")
+
+
+def test_show_draws_a_fresh_nonce_unless_the_workload_has_one() -> None:
+    def shown(nonce: str | None) -> str:
+        out = io.StringIO()
+        show(make_workload(_folder(), input_tokens=60, nonce=nonce), 2, False, out)
+        return out.getvalue()
+
+    assert shown("a") == shown("a")
+    one, two = shown(None), shown(None)
+    assert one.splitlines()[0] != two.splitlines()[0]
+    assert "note: drawn with nonce " in one
+    assert "note: drawn with nonce " not in shown("a")

@@ -12,7 +12,7 @@ import importlib
 from typing import Any
 
 from tokenswarm import tokens
-from tokenswarm.prompts.source import PromptSource
+from tokenswarm.prompts.source import PromptSource, check_options
 from tokenswarm.records import BadInput
 
 __all__ = ["PROMPTS", "PromptSource", "open_source"]
@@ -43,6 +43,7 @@ def open_source(workload: Any, *, tokenizer: tokens.Tokenizer | None = None) -> 
         raise BadInput(
             f"prompts.source: unknown source {name!r}. Expected one of: {', '.join(PROMPTS)}."
         )
+    check_options(workload)
     if tokenizer is None and workload.tokenizer is not None:
         tokenizer = tokens.load(workload.tokenizer)
     if tokenizer is None and name not in _WITHOUT_TOKENIZER:

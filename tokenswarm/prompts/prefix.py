@@ -19,7 +19,6 @@ from tokenswarm.records import BadInput
 from tokenswarm.tokens import Form
 
 _DRAW = 1 << 53
-PLACES = ("user", "system")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +48,6 @@ class Prefixes:
         place: str,
         seed: int,
     ) -> None:
-        if place not in PLACES:
-            raise BadInput(
-                f"prompts.options.prefix_in: unknown place {place!r}. Expected: user or system."
-            )
         if place == "system" and (frame.form is not Form.RENDERED or frame.messages):
             raise BadInput(
                 "prompts.options.prefix_in: system needs a chat backend and no system_prompt."

@@ -30,7 +30,7 @@ def open_conversations(workload: Any, tokenizer: Tokenizer) -> Sessions:
     """Sessions from a ShareGPT file.
 
     prompts.options: max_turns (requests of a session at most), min_turns (shorter conversations
-    are left out).
+    are left out), replies (which answers stand in the history: recorded, or the model's own).
     """
     if workload.prompts.shared_prefix_tokens:
         raise BadInput(
@@ -43,7 +43,11 @@ def open_conversations(workload: Any, tokenizer: Tokenizer) -> Sessions:
 
 
 class Sessions:
-    """A `PromptSource` of sessions; request numbers run through their turns one after another."""
+    """A `PromptSource` of sessions; request numbers run through their turns one after another.
+
+    live: the workload wants the model's own answers in the history; whoever leads the sessions
+    then asks `session` for them, since `prompt` knows only the recorded ones.
+    """
 
     def __init__(self, workload: Any, synthesis: Synthesis) -> None:
         self._workload = workload
@@ -67,6 +71,7 @@ class Sessions:
         self._found = found
         self._sums = list(accumulate(turns for _, turns in found))
         self._scripted = lru_cache(maxsize=_KEPT)(self._solve)
+        self.live: bool = option(workload, "replies", "recorded") == "model"
         self.distinct: int | None = None
         self.digest = synthesis.digest
         self.warnings = synthesis.warnings

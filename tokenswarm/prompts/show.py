@@ -7,6 +7,7 @@ prompt, not the one it was made for.
 from __future__ import annotations
 
 import json
+import secrets
 from typing import IO, Any
 
 from tokenswarm.prompts import open_source
@@ -16,13 +17,21 @@ _WIDTH = 160
 
 
 def show(workload: Any, n: int, as_json: bool, out: IO[str]) -> None:
-    """Write the first n prompts of a workload; as_json: one object a line."""
+    """Write the first n prompts of a workload; as_json: one object a line.
+
+    A workload without a nonce gets a fresh one, as a run does.
+    """
+    fresh = workload.nonce is None
+    if fresh:
+        workload = workload.model_copy(update={"nonce": secrets.token_hex(4)})
     source = open_source(workload)
     for prompt in source.prompts(range(n)):
         counted = verified(source, prompt)
         line = json.dumps(as_object(prompt, counted), ensure_ascii=False) if as_json else ""
         out.write(f"{line or as_text(prompt, counted)}\n")
     if not as_json:
+        if fresh:
+            out.write(f"note: drawn with nonce {workload.nonce}; set it to see the same again\n")
         for warning in source.warnings:
             out.write(f"note: {warning}\n")
 

@@ -7,6 +7,7 @@ worker makes its own prompts and the number of workers changes none of them.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -145,6 +146,39 @@ def recount(
     return tokenizer.count(prompt.text or "")
 
 
+# Keys of prompts.options -> what is allowed: a type, or the words.
+OPTIONS: dict[str, type | tuple[str, ...]] = {
+    "salt": bool,
+    "verify": ("sampled", "full"),
+    "prefix_in": ("user", "system"),
+    "replies": ("recorded", "model"),
+    "min_turns": int,
+    "max_turns": int,
+    "corpus": str,
+}
+_TYPE_WORDS: dict[type, str] = {bool: "true or false", int: "a whole number", str: "a path"}
+
+
 def option(workload: Any, name: str, default: Any) -> Any:
-    """A key of prompts.options."""
+    """A key of prompts.options; see OPTIONS."""
     return (workload.prompts.options or {}).get(name, default)
+
+
+def check_options(workload: Any) -> None:
+    """BadInput for unknown keys and wrong values of prompts.options, all at once."""
+    problems = []
+    for name, value in (workload.prompts.options or {}).items():
+        where = f"prompts.options.{name}"
+        if name not in OPTIONS:
+            near = difflib.get_close_matches(name, OPTIONS, 1)
+            hint = f" Did you mean '{near[0]}'?" if near else ""
+            problems.append(f"{where}: unknown. Expected one of: {', '.join(OPTIONS)}.{hint}")
+            continue
+        allowed = OPTIONS[name]
+        if isinstance(allowed, tuple):
+            if value not in allowed:
+                problems.append(f"{where}: must be {' or '.join(allowed)}, got {value!r}.")
+        elif type(value) is not allowed or (type(value) is int and value < 1):
+            problems.append(f"{where}: must be {_TYPE_WORDS[allowed]}, got {value!r}.")
+    if problems:
+        raise BadInput(*problems)
