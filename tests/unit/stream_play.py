@@ -39,7 +39,12 @@ class StillClock:
 
 
 class Overheard:
-    """A backend whose reader keeps what it read, channel by channel."""
+    """A backend whose reader keeps what it read, channel by channel.
+
+    It calls itself not stateless, so that every event is really read and none by likeness.
+    """
+
+    stateless = False
 
     def __init__(self, inner) -> None:
         self._inner = inner
@@ -96,10 +101,27 @@ def chunk(data: bytes) -> bytes:
 END = b"0\r\n\r\n"
 
 
-def play(kind, reads, *, before=b"", lag_ns=0, stamped=True, exact=False, wanted=None, count=None):
-    """The reads of one connection, which then ends; `before` comes first, with the stamp 0."""
+def play(kind, reads, *, exact=False, wanted=None, count=None, **options):
+    """The reads of one connection, which then ends.
+
+    before: a piece that comes first, with the stamp 0; lag_ns: how much the loop lags; stamped:
+    whether the kernel gives stamps.
+    """
     ear = Overheard(backend(kind))
-    stream = Stream(ear, StillClock(lag_ns), Live())
+    heard, _ = _connection(ear, reads, **options)
+    stream, failure = _connection(backend(kind), reads, **options)
+    record = Record(0, 0, 0, 0, Outcome.INTERNAL_ERROR, output_tokens_expected=wanted)
+    settle(record, stream, failure, exact, count, lambda text: text)
+    # reading events by likeness or one by one comes to the same
+    assert (heard.text, len(heard.event_ns)) == (stream.text, len(stream.event_ns))
+    if options.get("stamped", True):
+        assert heard.event_ns == stream.event_ns
+    return Played(record.outcome, record.error, record, stream, ear.text, ear.reasoning)
+
+
+def _connection(protocol, reads, *, before=b"", lag_ns=0, stamped=True):
+    """A Stream that was fed by a Connection, and why that failed."""
+    stream = Stream(protocol, StillClock(lag_ns), Live())
     connection = Connection(target.parse_url("http://127.0.0.1:1"))
     connection._answer = stream
     connection._parser = httptools.HttpResponseParser(stream)
@@ -113,6 +135,4 @@ def play(kind, reads, *, before=b"", lag_ns=0, stamped=True, exact=False, wanted
         if connection._done.is_set():
             break
     stream.end_of_body()
-    record = Record(0, 0, 0, 0, Outcome.INTERNAL_ERROR, output_tokens_expected=wanted)
-    settle(record, stream, connection._error, exact, count, lambda text: text)
-    return Played(record.outcome, record.error, record, stream, ear.text, ear.reasoning)
+    return stream, connection._error

@@ -311,6 +311,8 @@ class Document:
 
     streams = False
     closes = True
+    lines = False
+    stateless = True
 
     def reader(self):
         return lambda data, name: TokenEvent(text=json.loads(data)["said"], end=True)
