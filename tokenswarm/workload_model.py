@@ -89,6 +89,10 @@ def _url(value: Any) -> str:
     return text
 
 
+def _url_or_none(value: Any) -> str | None:
+    return None if value is None else _url(value)
+
+
 class Backend(Section):
     """The server's protocol and what every request says besides its prompt."""
 
@@ -192,6 +196,15 @@ class Retry(Section):
     honour_retry_after: Flag = True
 
 
+class Server(Section):
+    """The engine's own metrics, read beside the run."""
+
+    off: Flag = False
+    metrics_url: Annotated[str | None, PlainValidator(_url_or_none)] = None
+    gpu_url: Annotated[str | None, PlainValidator(_url_or_none)] = None
+    interval: Duration = 5.0
+
+
 def _workload_name(value: Any) -> str:
     if not isinstance(value, str) or not _NAME.fullmatch(value):
         raise ValueError(
@@ -232,6 +245,7 @@ class Workload(Section):
     record: Record = Record()
     validity: Validity = Validity()
     retry: Retry = Retry()
+    server: Server = Server()
 
     @classmethod
     def complete(cls, raw: dict[str, Any]) -> dict[str, Any]:

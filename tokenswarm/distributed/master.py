@@ -30,10 +30,10 @@ from gevent import get_hub
 from gevent.event import Event
 from gevent.lock import RLock
 
-from tokenswarm import __version__, arrivals, backends, probe, workload
+from tokenswarm import __version__, arrivals, backends, probe, server_side, workload
 from tokenswarm.distributed.options import Options
 from tokenswarm.distributed.spool import RecordFile
-from tokenswarm.distributed.worker import make_transport, open_prompts
+from tokenswarm.distributed.worker import make_metrics_transport, make_transport, open_prompts
 from tokenswarm.records import BadInput
 from tokenswarm.run import Exporter, Run, StageWindow, Worker
 from tokenswarm.snapshot import BUCKET_NS, Snapshot
@@ -101,6 +101,7 @@ class Master:
         self._concluded.set()
         self._ending = RLock()
         self._watcher: gevent.Greenlet | None = None
+        self._server: server_side.Watch | None = None
         self._stopped_early: str | None = None
         self._digest: str | None = None
         self._sent: deque[tuple[float, int]] = deque(maxlen=_RATE_SAMPLES)
@@ -147,11 +148,14 @@ class Master:
         """
         self._concluded.clear()
         self._stopped_early = None
+        self._server = None
         self.summary = None
         try:
             self._begin(host, overrides, ready)
         except BaseException:
             self._send("drain", {"run": self.run.id if self.run else None, "seconds": 0}, None)
+            if self._server is not None:
+                self._server.close()
             if self.run is not None:
                 self.run.state = "idle"
                 self._close_exporters()
@@ -179,6 +183,7 @@ class Master:
             ],
         )
         make_transport(work, host).close()  # a bad URL or a missing key is said first
+        run.warnings += backends.make(work).notes
         run.out, problem = make_folder(self.options.out, work.name, run.started)
         if problem:
             run.warnings.append(problem)
@@ -198,6 +203,7 @@ class Master:
         self._send_plans(run)  # workers prepare while the master asks the server
         self._preflight(run)
         self._await_prepared(run)
+        self._watch_server(run)
         for exporter in self._exporters:
             exporter.start(run)
         run.start_ns = time.time_ns() + round(_LEAD_S * NS)
@@ -242,6 +248,36 @@ class Master:
                 probe.reach(transport)
         finally:
             transport.close()
+
+    def _watch_server(self, run: Run) -> None:
+        """Look at the engine's own metrics: after the probe, before the load."""
+        work = run.workload
+        if work.server.off:
+            return
+        self._server = server_side.Watch(
+            server_side.pages(
+                run.host, work.backend.urls, backends.make(work).metrics_path,
+                work.server.metrics_url, work.server.gpu_url,
+                lambda to, same: make_metrics_transport(work, to, same),
+            ),
+            work.server.interval,
+        )  # fmt: skip
+        run.server = self._server.found
+        self._server.start()
+
+    def _finish_server(self, run: Run) -> None:
+        """The last look at the engine, and the two sides beside each other."""
+        if self._server is None:
+            return
+        stats = run.totals()
+        ttft = stats.histograms.get("ttft_s")
+        mean_s = ttft.sum / ttft.n / NS if ttft is not None and ttft.n else None
+        try:
+            self._server.finish(stats.prompt_tokens, stats.output_tokens, mean_s)
+        except Exception as e:
+            logger.exception("The engine's metrics could not be summed up")
+            run.warnings.append(f"server-side metrics: {type(e).__name__}: {e}")
+        run.warnings += self._server.warnings
 
     def _await_prepared(self, run: Run) -> None:
         deadline = time.monotonic() + _PREPARE_TIMEOUT_S
@@ -529,6 +565,7 @@ class Master:
                     f"{self._records.error}"
                 )
             self._records.close()
+            self._finish_server(run)
             run.state = "done"
             try:
                 verdict = judge(run)

@@ -25,7 +25,7 @@ from typing import Any
 import gevent
 from gevent import get_hub
 
-from tokenswarm import backends, prompts, target, tokens, transport, workload
+from tokenswarm import backends, prompts, server_side, target, tokens, transport, workload
 from tokenswarm.clock import StepWatch
 from tokenswarm.distributed.spool import Spool
 from tokenswarm.generator import Generator
@@ -309,6 +309,17 @@ def open_prompts(work: Any) -> tuple[Any, Any]:
 def make_transport(work: Any, host: str) -> transport.Transport:
     """A transport for a workload. Raises BadInput for a bad URL, CA file or missing key."""
     to = target.parse_url(host)
+    limits = work.timeouts
+    return transport.Transport(
+        to,
+        transport.Timeouts(limits.connect, limits.first_token, limits.stall, limits.total),
+        _headers(work),
+        transport.tls_context(work.backend.ca_file, work.backend.insecure) if to.tls else None,
+        keep_alive=work.backend.connection != "new",
+    )
+
+
+def _headers(work: Any) -> tuple[tuple[str, str], ...]:
     headers = tuple(work.backend.headers.items())
     if work.backend.api_key_env:
         key = os.environ.get(work.backend.api_key_env, "")
@@ -318,14 +329,14 @@ def make_transport(work: Any, host: str) -> transport.Transport:
                 "is not set (on this machine); export it or leave the key out"
             )
         headers = (*headers, ("Authorization", f"Bearer {key}"))
-    limits = work.timeouts
-    return transport.Transport(
-        to,
-        transport.Timeouts(limits.connect, limits.first_token, limits.stall, limits.total),
-        headers,
-        transport.tls_context(work.backend.ca_file, work.backend.insecure) if to.tls else None,
-        keep_alive=work.backend.connection != "new",
-    )
+    return headers
+
+
+def make_metrics_transport(work: Any, to: target.Target, same: bool) -> transport.Transport:
+    """A transport for an engine's metrics; the server's key goes along only to the same server."""
+    headers = _headers(work) if same else ()
+    tls = transport.tls_context(work.backend.ca_file, work.backend.insecure) if to.tls else None
+    return transport.Transport(to, server_side.TIMEOUTS, headers, tls)
 
 
 def fire_request(environment: Any) -> Callable[[Record, str], None]:
