@@ -30,6 +30,7 @@ logger = logging.getLogger(__name__)
 MAX_PAGE_BYTES = 16 << 20
 TIMEOUTS = Timeouts(connect=3.0, first_token=5.0, stall=5.0, total=10.0)
 _LATE_COUNTS_S = (0.1, 0.3, 0.6)  # engines add a request up after its answer is out
+_WORTH_A_NOTE = 0.01
 _SHOWN_QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 
 
@@ -150,6 +151,7 @@ class Watch:
                 (self.warnings if page.is_asked_for else self.found.setdefault("notes", [])).append(
                     note
                 )
+                page.transport.close()
         self._pages = [page for page in self._pages if page.problem is None]
         if not self._pages:
             return
@@ -216,6 +218,12 @@ class Watch:
                 for name, seen in self._seen.items()
             },
         )
+        tokens = self.found["tokens"].get("output_tokens")
+        if tokens is not None and tokens["difference"] > output_tokens * _WORTH_A_NOTE:
+            self.found.setdefault("notes", []).append(
+                f"the engine counted {tokens['difference']} output tokens more than this run got: "
+                "requests that failed or were cancelled, or other clients"
+            )
 
     def close(self) -> None:
         """Stop looking, free the sockets."""
@@ -301,7 +309,11 @@ def account(
     outside_engine_s is the client's mean TTFT minus the engine's: the network, the HTTP server,
     and in engines that start their clock late the way to it.
     """
-    counts = {name: grown(first, last, name) for name in names.COUNTERS if name in last.values}
+    counts = {
+        name: round(rise)
+        for name in names.COUNTERS
+        if (rise := grown(first, last, name)) is not None
+    }
     latencies = {
         name: _figures(last.histograms[name].since(first.histograms.get(name)))
         for name in names.HISTOGRAMS

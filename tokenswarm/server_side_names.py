@@ -139,17 +139,17 @@ class Distribution:
         return self.sum / self.count if self.count > 0 else None
 
     def quantile(self, q: float) -> float | None:
-        """As Prometheus's histogram_quantile: linear inside a bucket; None without a value."""
+        """As Prometheus's histogram_quantile, linear inside a bucket.
+
+        None without a value, and where only one edge of the bucket is known, the lowest and the
+        highest: a number made up from the other edge would look like a measurement.
+        """
         rank = q * self.count
-        if self.count <= 0 or not self.buckets:
-            return None
         edges = sorted(self.buckets.items())
-        for (low, before), (high, upto) in pairwise([(0.0, 0.0), *edges]):
-            if upto >= rank and upto > before:
-                if math.isinf(high):
-                    return low
-                return low + (high - low) * max(0.0, rank - before) / (upto - before)
-        return edges[-1][0] if not math.isinf(edges[-1][0]) else edges[-2][0] if edges[1:] else None
+        for (low, before), (high, upto) in pairwise(edges):
+            if before < rank <= upto and not math.isinf(high):
+                return low + (high - low) * (rank - before) / (upto - before)
+        return None
 
 
 @dataclass(slots=True)
