@@ -164,9 +164,11 @@ def spread_of_ratio(
         ]
     figures = [_figures(s, d, shares) for s, d in zip((a, b), draws, strict=True)]
     found = {}
-    for name in figures[0]:
+    for name in figures[0].keys() & figures[1].keys():
+        old, new = (f[name] for f in figures)
+        both = min(len(old), len(new))  # a longer series has fewer resamples of quantiles
         with np.errstate(divide="ignore", invalid="ignore"):
-            ratios = np.log(figures[1][name] / figures[0][name])
+            ratios = np.log(new[:both] / old[:both])
         ratios = ratios[np.isfinite(ratios)]
         if len(ratios) > 1:
             found[name] = float(ratios.std(ddof=1))

@@ -2,6 +2,7 @@ import json
 import math
 import sys
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -63,8 +64,8 @@ def test_equal_runs_rarely_differ_and_20_percent_is_always_found(make):
     in 70. Seeds are fixed.
     """
     alarms, found = 0, 0
-    for k in range(40):
-        base, new = (make(2 * k + i, n=600, memory=0.5) for i in (0, 1))
+    runs = [make(seed, n=600, memory=0.5) for seed in range(41)]
+    for base, new in pairwise(runs):
         alarms += bool(flagged(compare.pair(base, new, compare.TOLERANCES)))
         pair = compare.pair(base, slower(new, 1.2), compare.TOLERANCES)
         found += bool(pair.regressions)
@@ -269,6 +270,18 @@ def test_resampled_quantiles_are_quantiles():
     p50, p99 = resampling.quantiles(draws, draws.cell_of, values, [0.5, 0.99])
     assert np.median(p50) == pytest.approx(np.quantile(values, 0.5), rel=0.01)
     assert np.median(p99) == pytest.approx(np.quantile(values, 0.99), rel=0.02)
+
+
+def test_runs_of_very_different_length_can_be_compared():
+    rng = np.random.default_rng(5)
+    made = []
+    for n in (1000, 250_000):
+        values, number = rng.lognormal(size=n), np.arange(n)
+        made.append(samples.Series(number * 1.0, values, np.ones(n), values, number,
+                                   np.zeros(n, dtype=np.int64)))  # fmt: skip
+    spreads, _ = samples.spread_of_ratio(*made, {"p90": 0.9}, paired=False)
+    theory = math.sqrt(0.9 * 0.1 / 1000) / 0.1755  # of the log; density of the normal at p90
+    assert spreads["p90"] == pytest.approx(theory, rel=0.25)
 
 
 def test_holm_steps_down():
