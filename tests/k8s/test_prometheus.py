@@ -48,6 +48,9 @@ LOAD = {
     ],
 }
 SLO = {"ttft": "<2s", "tpot": "<200ms", "error_ratio": "<1%"}
+# Reasons that a machine with better things to do may give: this run's numbers are compared with
+# themselves, so they may be bad ones.
+BUSY = {"worker_late", "rate_not_reached", "generator_saturated", "reads_coalesced"}
 # What a healthy run of half a minute in processes, not pods, cannot show: two hours of history,
 # the kubelet's and the GPU exporter's metrics.
 EMPTY_PANELS = {
@@ -174,9 +177,11 @@ def observed(
             rendered.start("engine")
             rendered.wait_ready("engine", 60)
             rendered.start("worker", "master")
-            status = rendered.finish(120)
-            assert status["master"].complete, rendered.logs()
+            rendered.finish(120)
             summary = json.loads((rendered.results() / "summary.json").read_text())
+            reasons = {reason["code"] for reason in summary["invalid_reasons"]}
+            assert reasons <= BUSY, rendered.logs()
+            assert summary["slo"]["checks"], rendered.logs()
             yield Observed(url, start, time.time(), summary)
 
 
