@@ -6,18 +6,20 @@ nothing slow runs on the loop between a read and its stamp. It knows nothing of 
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
 import gevent
-from gevent import get_hub
 from gevent.event import Event
 
 from tokenswarm.records import Prompt, Request
 
 Item = tuple[Prompt, Request]
 _BATCH = 32
+_LOW_WATER = 0.25  # share of `ahead` below which preparing takes all the time it can get
+_REST = 4.0  # above it, rest so many times as long as a batch took
 
 
 class Feed:
@@ -33,15 +35,20 @@ class Feed:
         self._more = Event()
         self._room = Event()
         self._finished = False
+        self._hurry = False
         self._error: BaseException | None = None
         self._filler = gevent.spawn(self._fill)
 
     def _fill(self) -> None:
-        pool = get_hub().threadpool
         try:
             while batch := list(islice(self._indices, min(_BATCH, self._ahead))):
-                self._ready.extend(pool.apply(self._make, (batch,)))
+                began = time.monotonic()
+                self._ready.extend(offload(self._make, batch))
                 self._more.set()
+                if len(self._ready) > self._ahead * _LOW_WATER and not self._hurry:
+                    # well ahead: leave the interpreter to the loop, above all when a burst of
+                    # first requests has just emptied half of what was ready
+                    gevent.sleep(_REST * (time.monotonic() - began))
                 while len(self._ready) >= self._ahead:
                     self._room.clear()
                     self._room.wait()
@@ -69,6 +76,13 @@ class Feed:
 
     def wait_ready(self, count: int) -> None:
         """Block until count items, or all there are, are ready. Raises like take."""
+        self._hurry = True
+        try:
+            self._wait_ready(count)
+        finally:
+            self._hurry = False
+
+    def _wait_ready(self, count: int) -> None:
         while len(self._ready) < min(count, self._ahead) and not self._finished:
             self._more.clear()
             self._more.wait()

@@ -16,12 +16,12 @@ from __future__ import annotations
 import itertools
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any
 
 import gevent
-from gevent import get_hub
 from gevent.event import AsyncResult, Event
 from gevent.lock import Semaphore
 from gevent.pool import Group
@@ -42,6 +42,8 @@ _AHEAD_S = 2.0
 _MAX_AHEAD = 4096
 _BACK_OFF_S = (0.05, 0.1, 0.2, 0.5, 1.0)
 _POLL_S = 0.02
+_SLICE_NS = 1_000_000
+_MOST_UNSETTLED = 4096  # beyond it accounting takes the time it needs: memory stays bounded
 
 
 def stage_bases(stages: Sequence[Any]) -> list[int]:
@@ -105,6 +107,9 @@ class Generator:
         self._on_record, self._on_stage_done = on_record, on_stage_done
         self._requests = Group()
         self._settling = Group()
+        self._unsettled: deque[tuple[Record, Stream, TransportError | None]] = deque()
+        self._settler_wakes = Event()
+        self._settler = gevent.spawn(self._settle_all)
         self._alarm = Alarm()
         self._feeds: dict[int, Feed] = {}
         self._entered: dict[int, AsyncResult] = {i: AsyncResult() for i in range(len(self.stages))}
@@ -162,6 +167,10 @@ class Generator:
         Requests may still be in flight then: see drain. Raises what preparing a request raised.
         """
         self.start_ns = start_ns
+        first = 0
+        if self.load.mode == "closed":
+            first = len(slots_of(int(self.stages[0].users_at(0.0)), self.k, self.n))
+        gevent.spawn(self.transport.connect_ahead, first)
         self._entered[0].set(start_ns)
         if self.load.mode == "open":
             self._dispatch()
@@ -195,6 +204,9 @@ class Generator:
             self._requests.join(timeout=min(left, 0.1))
         cancelled = self.transport.cancel_all("still running when the run ended (load.drain)")
         self._requests.join(timeout=5)
+        while self._unsettled:
+            self._settler_wakes.set()
+            gevent.sleep(0.001)
         self._settling.join(timeout=30)
         return cancelled
 
@@ -205,6 +217,7 @@ class Generator:
     def close(self) -> None:
         """Free sockets and watchers."""
         self.stop()
+        self._settler.kill(block=False)
         self.transport.close()
         self.clock.close()
         self._alarm.close()
@@ -260,11 +273,11 @@ class Generator:
                 with self._gate:
                     if self.stopping:
                         return
-                    record = self._issue(stage, item, due_ns)
+                    answered = self._issue(stage, item, due_ns)
             finally:
                 self.active_slots -= 1
-            pause = float(self.load.think_s(self.workload.seed, record.index))
-            failures = failures + 1 if record.outcome in _NOT_REACHED else 0
+            pause = float(self.load.think_s(self.workload.seed, item[0].index))
+            failures = 0 if answered else failures + 1
             if failures:
                 # a server that is gone must not be hammered, nor a disk filled with failures
                 pause = max(pause, _BACK_OFF_S[min(failures, len(_BACK_OFF_S)) - 1])
@@ -335,8 +348,11 @@ class Generator:
             self.stop()
             return None
 
-    def _issue(self, stage: int, item: Item, due_ns: int) -> Record:
-        """Send one request, wait for its answer, and account for it."""
+    def _issue(self, stage: int, item: Item, due_ns: int) -> bool:
+        """Send one request and wait for its answer; True when a token came.
+
+        Accounting for it is left to the settler, so that a user's next request leaves at once.
+        """
         prompt, request = item
         stats = self.snapshot.stage(stage)
         stats.started += 1
@@ -365,17 +381,39 @@ class Generator:
             session=prompt.session,
             turn=prompt.turn,
         )
+        self._unsettled.append((record, stream, failure))
+        self._settler_wakes.set()
+        return bool(stream.event_ns)
+
+    # -- accounting ----------------------------------------------------------------------------
+
+    def _settle_all(self) -> None:
+        """The settler: account for finished requests, in slices between which sockets are read.
+
+        Many answers may end at the same time; accounting for all of them at once would let
+        tokens of the others pile up unread.
+        """
+        while True:
+            self._settler_wakes.wait()
+            slice_ends = time.monotonic_ns() + _SLICE_NS
+            while self._unsettled:
+                self._account(*self._unsettled.popleft())
+                if time.monotonic_ns() > slice_ends and len(self._unsettled) < _MOST_UNSETTLED:
+                    gevent.sleep(0)
+                    slice_ends = time.monotonic_ns() + _SLICE_NS
+            self._settler_wakes.clear()
+
+    def _account(self, record: Record, stream: Stream, failure: TransportError | None) -> None:
         stream.end_of_body()
         if self._count is not None and stream.usage is None and stream.event_ns:
-            # tokenising the answer takes milliseconds: not on the loop, not in the slot's time
+            # tokenising the answer takes milliseconds: not on the loop
             self._settling.spawn(self._settle_later, record, stream, failure)
         else:
             self._settle(record, stream, failure, None)
-        return record
 
     def _settle_later(self, record: Record, stream: Stream, failure: TransportError | None) -> None:
         assert self._count is not None
-        n: int = get_hub().threadpool.apply(self._count, (stream.text,))
+        n: int = offload(self._count, stream.text)
         self._settle(record, stream, failure, lambda _: n)
 
     def _settle(
@@ -392,7 +430,3 @@ class Generator:
         stats.batched_reads += stream.batched_reads
         stats.judge(record, self.objectives, self.stages[record.stage].name)
         self._on_record(record)
-
-
-_NOT_REACHED = frozenset({Outcome.CONNECT_ERROR, Outcome.CONNECTION_LOST, Outcome.HTTP_ERROR,
-                          Outcome.THROTTLED, Outcome.NOT_STREAM})  # fmt: skip

@@ -57,7 +57,9 @@ class Lookalike:
             proof = self._read(before + _PROOF.encode() + after, "")
         except ValueError:
             return
-        if proof != TokenEvent(**{channel: _PROOF}):
+        wanted = TokenEvent()
+        setattr(wanted, channel, _PROOF)
+        if proof != wanted:
             return
         self.channel = channel
         self.head, self._foot = b"data: " + before, after + b"\n\n"

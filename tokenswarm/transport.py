@@ -26,6 +26,7 @@ import gevent.socket
 import httptools
 from gevent import get_hub
 from gevent.event import Event
+from gevent.pool import Group
 
 from tokenswarm import __version__
 from tokenswarm.records import BadInput, Outcome
@@ -41,6 +42,7 @@ _MAX_IDLE_NS = 4_000_000_000  # common servers close idle connections after 5 s
 _MAX_FRAMING_BYTES = 1 << 20  # of headers, trailers or chunk extensions in a row
 _TAIL_NS = 250_000_000  # how long the end of the body may follow the protocol's end mark
 NS = 1_000_000_000
+Addresses = list[tuple[Any, Any, int, str, Any]]
 USER_AGENT = f"tokenswarm/{__version__}"
 
 
@@ -119,13 +121,15 @@ class Connection:
     """One socket, for one request at a time."""
 
     __slots__ = (
-        "_answer", "_done", "_error", "_in", "_opener", "_out", "_parser", "_raw", "_recvmsg",
-        "_sock", "_tls", "_watcher", "connect_ns", "idle_since_ns", "reusable", "sent_ns", "target",
-        "upload_ns",
+        "_addresses", "_answer", "_done", "_error", "_in", "_opener", "_out", "_parser", "_raw",
+        "_recvmsg", "_sock", "_tls", "_watcher", "connect_ns", "idle_since_ns", "reusable",
+        "sent_ns", "target", "upload_ns", "used",
     )  # fmt: skip
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, addresses: Addresses | None = None) -> None:
         self.target = target
+        self.used = False
+        self._addresses = addresses
         self._sock: Any = None
         self._tls: ssl.SSLObject | None = None
         self._in: ssl.MemoryBIO | None = None
@@ -179,7 +183,21 @@ class Connection:
         return TransportError(Outcome.CONNECT_ERROR, f"{where}: {text}")
 
     def _connect(self) -> None:
-        sock = gevent.socket.create_connection((self.target.host, self.target.port))
+        for family, kind, protocol, _, address in self._addresses or resolve(self.target):
+            sock = gevent.socket.socket(family, kind, protocol)
+            try:
+                sock.connect(address)
+            except OSError as e:
+                sock.close()
+                refused: OSError | None = e
+            except BaseException:
+                sock.close()
+                raise
+            else:
+                refused = None
+                break
+        if refused is not None:
+            raise refused
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         with contextlib.suppress(OSError):  # some stacks lack it; each unstamped read is counted
             sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
@@ -414,6 +432,12 @@ def _os_error_text(e: OSError) -> str:
     return str(e) or type(e).__name__
 
 
+def resolve(target: Target) -> Addresses:
+    """The addresses of a target's host. Raises OSError (socket.gaierror)."""
+    found: Addresses = gevent.socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
+    return found
+
+
 def tls_context(ca_file: str | None, insecure: bool) -> ssl.SSLContext:
     """Client TLS settings. Raises BadInput when ca_file cannot be read."""
     try:
@@ -444,6 +468,7 @@ class Transport:
         self.keep_alive = keep_alive
         self.in_flight: set[Connection] = set()
         self._idle: list[Connection] = []
+        self._addresses: Addresses | None = None  # looked up once a run: a look-up takes a thread
         self._heads: dict[str, bytes] = {}
         self._headers = headers
         self._sweep = get_hub().loop.timer(_SWEEP_S, _SWEEP_S)
@@ -477,13 +502,14 @@ class Transport:
         connection = self._take()
         fresh = connection is None
         if connection is None:
-            connection = Connection(self.target)
+            connection = Connection(self.target, self._addresses)
         self.in_flight.add(connection)
         try:
             if fresh:
                 connection.open(self.timeouts.connect, self.tls)
-            else:
+            elif connection.used:
                 connection.connect_ns = None
+            connection.used = True
             connection.exchange(
                 b"%b%d\r\n\r\n%b" % (self.head(path, method), len(body), body), answer
             )
@@ -502,6 +528,29 @@ class Transport:
         else:
             connection.close()
         return connection
+
+    def connect_ahead(self, count: int) -> None:
+        """Open connections for the first requests of a run, which then start at one instant.
+
+        One that cannot be opened is left to its request, which reports it.
+        """
+        with contextlib.suppress(OSError):
+            self._addresses = resolve(self.target)
+        if not self.keep_alive:
+            return
+        openers = Group()
+        for _ in range(count):
+            openers.spawn(self._open_ahead)
+        openers.join()
+
+    def _open_ahead(self) -> None:
+        connection = Connection(self.target, self._addresses)
+        try:
+            connection.open(self.timeouts.connect, self.tls)
+        except TransportError:
+            return
+        connection.idle_since_ns = time.monotonic_ns()
+        self._idle.append(connection)
 
     def _take(self) -> Connection | None:
         now = time.monotonic_ns()

@@ -19,4 +19,4 @@ class StreamUser(User):
     @task
     def stream(self) -> None:
         """Wait; the slot that this user stands for is driven by the plan."""
-        gevent.sleep(1)
+        gevent.sleep(60)

@@ -40,6 +40,9 @@ _TO_MASTER = ("hello", "prepared", "refused", "failed", "late", "stage_done", "r
               "finished")  # fmt: skip
 _REPORT_S = 1.0
 _WORKERS_PATIENCE_S = 10.0
+# All of Locust's users at once: each of its spawn messages costs a worker 20 ms of argparse,
+# and its users only stand for our slots.
+_SPAWN_RATE = 1_000_000
 
 MakeOutlets = Callable[[Options], Outlets]
 Page = Callable[[Any, "Master"], None]
@@ -185,7 +188,8 @@ class _Head:
         parsed = self.environment.parsed_options
         users = [s.users for s in work.load.resolved_stages() if s.users]
         parsed.num_users = users[0] if users else 1
-        parsed.spawn_rate = 100
+        parsed.spawn_rate = _SPAWN_RATE
+        logging.getLogger("locust.runners").addFilter(_not_about_the_spawn_rate)
 
     def _await_workers(self) -> None:
         """Locust looks once a second; a run that waits for its workers should start at once."""
@@ -346,7 +350,7 @@ class _Head:
             return
         wanted = _planned_users(run)
         if wanted is not None and wanted != self.runner.target_user_count and wanted > 0:
-            gevent.spawn(self.runner.start, wanted, 100)
+            gevent.spawn(self.runner.start, wanted, _SPAWN_RATE)
 
 
 def _planned_users(run: Any) -> int | None:
@@ -359,6 +363,11 @@ def _planned_users(run: Any) -> int | None:
         if window.end_s is None or offset < window.end_s:
             return int(stage.users_at(max(0.0, offset - (window.start_s or 0.0))))
     return None
+
+
+def _not_about_the_spawn_rate(record: logging.LogRecord) -> bool:
+    """Locust warns of spawn rates that would hurt if its users did anything."""
+    return "spawn rate is very high" not in str(record.msg)
 
 
 def _ignore_first_interrupt() -> None:

@@ -232,7 +232,7 @@ class Master:
     def _preflight(self, run: Run) -> None:
         """Wait for the server where asked to, then probe it."""
         work = run.workload
-        source, _ = get_hub().threadpool.apply(open_prompts, (work,))
+        source, _ = offload(open_prompts, work)
         self._digest = source.digest
         run.warnings += source.warnings
         transport = make_transport(work, run.host)

@@ -99,7 +99,7 @@ class WorkerAgent:
         self.finished = False
         work = workload.parse(data["workload"], "workload.yaml")
         sys.setswitchinterval(0.0005)  # a thread that cuts prompts must not hold the loop up
-        source, tokenizer = get_hub().threadpool.apply(open_prompts, (work,))
+        source, tokenizer = offload(open_prompts, work)
         secret = os.environ.get(work.backend.api_key_env or "", "")
         count = tokenizer.count_plain if tokenizer is not None else None
         self.generator = Generator(
