@@ -16,10 +16,10 @@ LAYERS = (
     ("tokenswarm", "records", "spec", "yaml_source"),
     ("backends", "sse", "shapes", "arrivals", "measure", "histogram", "snapshot", "slo",
      "validity", "compare", "economics", "drift", "lengths", "traces", "figures", "run",
-     "resampling", "samples", "clock", "target", "lookalike"),
+     "resampling", "search", "samples", "clock", "target", "lookalike", "offload"),
     ("tokens", "prompts", "workload", "transport", "stream", "server_side", "simulator",
      "chat_template", "feed"),
-    ("generator", "users", "distributed", "study", "probe", "check", "launch"),
+    ("generator", "users", "distributed", "study", "calibrate", "probe", "check", "launch"),
     ("exporters", "cli"),
     ("locustfiles", "demo"),
 )  # fmt: skip

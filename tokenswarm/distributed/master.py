@@ -26,7 +26,6 @@ from typing import Any, Protocol
 
 import gevent
 import orjson
-from gevent import get_hub
 from gevent.event import Event
 from gevent.lock import RLock
 
@@ -34,6 +33,7 @@ from tokenswarm import __version__, arrivals, backends, probe, server_side, work
 from tokenswarm.distributed.options import Options
 from tokenswarm.distributed.spool import RecordFile
 from tokenswarm.distributed.worker import make_metrics_transport, make_transport, open_prompts
+from tokenswarm.offload import offload
 from tokenswarm.records import BadInput
 from tokenswarm.run import Exporter, Run, StageWindow, Worker
 from tokenswarm.snapshot import BUCKET_NS, Snapshot
@@ -303,7 +303,7 @@ class Master:
         load, stages = run.workload.load, run.workload.load.resolved_stages()
         ends: list[float | None]
         if load.mode == "open":
-            run.planned_requests = get_hub().threadpool.apply(count_plan, (run.workload,))
+            run.planned_requests = offload(count_plan, run.workload)
         if load.mode == "open" and any(s.duration is None for s in stages):
             ends = [e / NS for e in arrivals.stage_ends(load, run.workload.seed)]
         else:

@@ -29,6 +29,7 @@ from tokenswarm import backends, prompts, server_side, target, tokens, transport
 from tokenswarm.clock import StepWatch
 from tokenswarm.distributed.spool import Spool
 from tokenswarm.generator import Generator
+from tokenswarm.offload import offload
 from tokenswarm.records import BadInput, Outcome, Record
 
 logger = logging.getLogger(__name__)
