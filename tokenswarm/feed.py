@@ -14,6 +14,7 @@ from itertools import islice
 import gevent
 from gevent.event import Event
 
+from tokenswarm.offload import offload
 from tokenswarm.records import Prompt, Request
 
 Item = tuple[Prompt, Request]

@@ -31,6 +31,7 @@ from tokenswarm.backends import Backend
 from tokenswarm.clock import Alarm
 from tokenswarm.feed import Feed, Item
 from tokenswarm.measure import METRICS
+from tokenswarm.offload import offload
 from tokenswarm.records import Outcome, Prompt, Record
 from tokenswarm.snapshot import Snapshot
 from tokenswarm.stream import Live, Stream, settle
