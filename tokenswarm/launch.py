@@ -25,6 +25,8 @@ from typing import Any
 from tokenswarm import target, workload
 
 _PR_SET_PDEATHSIG = 1
+_PASSED_ON = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+_SENT_BY_A_PROCESS = 0  # si_code SI_USER
 _END_S = 5.0
 _ALONE_S = 30.0
 
@@ -45,8 +47,10 @@ def launch(args: argparse.Namespace) -> int:
     workload.load(args.workload, args.sets)  # all mistakes at once, before anything is started
     target.parse_url(args.host)
     port = _free_port() if args.workers else 0
+    # Taken one by one in _wait, which can see who sent them; children get them as usual.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON | {signal.SIGCHLD})
     environment = {**os.environ, "TOKENSWARM_RUN": "1"}
-    head = subprocess.Popen(_head_command(args, port), env=environment, preexec_fn=_die_with_us)
+    head = subprocess.Popen(_head_command(args, port), env=environment, preexec_fn=_in_the_child)
     workers = [
         subprocess.Popen(
             _worker_command(args, port),
@@ -54,35 +58,41 @@ def launch(args: argparse.Namespace) -> int:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             start_new_session=True,
-            preexec_fn=_die_with_us,
+            preexec_fn=_in_the_child,
         )
         for _ in range(args.workers)
     ]
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda n, _: head.send_signal(signal.SIGTERM))
-    signal.signal(signal.SIGINT, lambda *_: None)  # the terminal sends it to the master as well
+    code = 4
     try:
         code = _wait(head, workers)
     finally:
-        _end(workers)
+        _end(workers, 0.0 if code == 130 else _END_S)
     return code if code >= 0 else 128 - code
 
 
 def _wait(head: subprocess.Popen[Any], workers: list[subprocess.Popen[Any]]) -> int:
-    """The master's exit code. A master left alone by all of its workers is told to end."""
+    """The master's exit code; signals are passed on to it meanwhile.
+
+    A master left alone by all of its workers is told to end.
+    """
     alone_since: float | None = None
-    while True:
-        try:
-            return head.wait(0.2)
-        except subprocess.TimeoutExpired:
-            if not workers or any(w.poll() is None for w in workers):
-                continue
+    while head.poll() is None:
+        received = signal.sigtimedwait(_PASSED_ON | {signal.SIGCHLD}, 0.2)
+        if received is not None and received.si_signo in _PASSED_ON:
+            # Ctrl-C on a terminal reaches the master by itself: it is in the same group.
+            if received.si_signo != signal.SIGINT or received.si_code == _SENT_BY_A_PROCESS:
+                wanted = signal.SIGTERM if received.si_signo == signal.SIGHUP else received.si_signo
+                head.send_signal(wanted)
+            continue
+        if not workers or any(w.poll() is None for w in workers):
+            continue
         alone_since = alone_since or time.monotonic()
         if time.monotonic() - alone_since > _ALONE_S:
             print("tokenswarm: all workers have ended; ending the master", file=sys.stderr)  # noqa: T201
             head.terminate()
             head.wait()
             return max(head.returncode, 3)
+    return head.returncode
 
 
 def _head_command(args: argparse.Namespace, port: int) -> list[str]:
@@ -122,12 +132,13 @@ def _free_port() -> int:
         return int(s.getsockname()[1])
 
 
-def _die_with_us() -> None:
+def _in_the_child() -> None:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON | {signal.SIGCHLD})
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-def _end(processes: list[subprocess.Popen[Any]]) -> None:
-    deadline = time.monotonic() + _END_S
+def _end(processes: list[subprocess.Popen[Any]], patience_s: float) -> None:
+    deadline = time.monotonic() + patience_s
     for process in processes:
         try:
             process.wait(max(0.0, deadline - time.monotonic()))
