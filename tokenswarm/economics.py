@@ -23,7 +23,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from tokenswarm.gpus import GPUS
+from tokenswarm.economics_gpus import GPUS
 from tokenswarm.records import BadInput
 from tokenswarm.spec import expected
 

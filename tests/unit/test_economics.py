@@ -9,7 +9,7 @@ import run_folder
 
 from tokenswarm import economics
 from tokenswarm.economics import Hardware, Model
-from tokenswarm.gpus import GPUS
+from tokenswarm.economics_gpus import GPUS
 from tokenswarm.records import BadInput
 from tokenswarm.run_files import read_requests
 
