@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tokenswarm import __version__
+from tokenswarm import __version__, cli_study
 from tokenswarm.records import BadInput
 
 _EXAMPLES = """\
@@ -160,6 +160,10 @@ COMMANDS: dict[str, Command] = {
                        _prompts_options, _prompts),
     "simulate": Command("the embedded engine: an LLM server without a GPU", _no_options,
                         _simulate),
+    "search": Command("find the highest load that meets the SLOs", cli_study.search_options,
+                      cli_study.search),
+    "sweep": Command("run a grid over targets, lengths, load and settings",
+                     cli_study.sweep_options, cli_study.sweep),
     "report": Command("(re)build the report of a run from its files", _report_options, _report),
     "export": Command("write a finished run in another tool's format", _export_options, _export),
 }  # fmt: skip
