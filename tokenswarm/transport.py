@@ -38,6 +38,7 @@ _CMSG_SPACE = socket.CMSG_SPACE(_TIMESPEC.size)
 _READ_BYTES = 65536
 _READ_EVENT = 1  # libev's EV_READ
 _SWEEP_S = 0.05
+_STARVED_SHARE = 0.05
 _MAX_IDLE_NS = 4_000_000_000  # common servers close idle connections after 5 s
 _MAX_FRAMING_BYTES = 1 << 20  # of headers, trailers or chunk extensions in a row
 _TAIL_NS = 250_000_000  # how long the end of the body may follow the protocol's end mark
@@ -90,9 +91,17 @@ class Answer(Protocol):
 
 
 class LoopClock:
-    """How long the loop's turns take, to tell our own lag from a server that batches."""
+    """How late the loop is, to tell our own lag from a server that batches.
+
+    Late by its own turns, or because the machine gave this process no CPU: then a turn is short
+    and events piled up all the same. The kernel counts how long a process waited for a CPU.
+    """
 
     def __init__(self) -> None:
+        self._schedstat = -1
+        with contextlib.suppress(OSError):  # not every kernel keeps it
+            self._schedstat = os.open("/proc/self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+        self._waited = (time.monotonic_ns(), self._waited_ns())
         self.turn_start_ns = time.monotonic_ns()
         self.last_turn_ns = 0
         loop = get_hub().loop
@@ -108,13 +117,33 @@ class LoopClock:
         self.last_turn_ns = time.monotonic_ns() - self.turn_start_ns
 
     def lag_ns(self) -> int:
-        """Longest that an event may have waited unread: the turn before, or this one so far."""
-        return max(self.last_turn_ns, time.monotonic_ns() - self.turn_start_ns)
+        """Longest that an event may have waited unread; called for suspicious reads only.
+
+        That is the turn before, or this one so far, or how long the process waited for a CPU
+        since the last call, when that was no negligible share of the time.
+        """
+        now, waited = time.monotonic_ns(), self._waited_ns()
+        then, waited_then = self._waited
+        self._waited = (now, waited)
+        starved = waited - waited_then
+        if starved < _STARVED_SHARE * (now - then):
+            starved = 0
+        return max(self.last_turn_ns, now - self.turn_start_ns, starved)
+
+    def _waited_ns(self) -> int:
+        """Time that this process waited for a CPU so far; 0 where the kernel does not say."""
+        try:
+            return int(os.pread(self._schedstat, 128, 0).split()[1])
+        except (OSError, IndexError, ValueError):
+            return 0
 
     def close(self) -> None:
         """Stop watching the loop."""
         self._check.stop()
         self._prepare.stop()
+        if self._schedstat >= 0:
+            os.close(self._schedstat)
+            self._schedstat = -1
 
 
 class Connection:
