@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from exporters.quantities import NONE, show
+from exporters.quantities import NONE, redact, show
 from tokenswarm import slo
 from tokenswarm.measure import METRICS
 
@@ -311,12 +311,6 @@ def workload_text(beside: Path | None) -> str:
     )
     text = path.read_text(encoding="utf-8", errors="replace")
     return redact(secret.sub(r"\1 (not shown)", text))
-
-
-def redact(text: str) -> str:
-    """URLs without a user, a password or query values."""
-    text = re.sub(r"(\w+://)[^/\s@]+@", r"\1", text)
-    return re.sub(r"(\w+://[^\s?]+\?)\S+", r"\1…", text)
 
 
 def _run(summary: Mapping[str, Any]) -> dict[str, Any]:

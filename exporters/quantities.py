@@ -1,12 +1,13 @@
 """Numbers as people read them: three significant digits, the unit that fits, a dash for none.
 
-It knows nothing about what a number means. The one subtle rule: a value that is not there is
-shown as a dash, never as 0.
+Also URLs without their secrets. It knows nothing about what a number means. The one subtle rule:
+a value that is not there is shown as a dash, never as 0.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
@@ -101,6 +102,12 @@ def whole(value: float | None) -> str:
     if value is None or math.isnan(value):
         return NONE
     return f"{value:,.0f}"
+
+
+def redact(text: str) -> str:
+    """URLs without a user, a password or query values."""
+    text = re.sub(r"(\w+://)[^/\s@]+@", r"\1", text)
+    return re.sub(r"(\w+://[^\s?]+\?)\S+", r"\1…", text)
 
 
 UNITS: dict[str, Callable[[float | None], str]] = {

@@ -16,7 +16,7 @@ from typing import Any
 from markupsafe import Markup
 
 from exporters.charts import Chart, Line, figure
-from exporters.quantities import show
+from exporters.quantities import redact, show
 from exporters.report_view import View
 from exporters.scales import Axis
 
@@ -34,7 +34,7 @@ def pictures(view: View) -> list[Markup]:
         if points and len(drawn) < _MOST_SERIES:
             drawn.append(_picture(name, points, view, len(drawn)))
         elif not points:
-            rows.append((name, value if isinstance(value, str) else _scalar(name, value)))
+            rows.append((name, _scalar(name, value)))
     if rows:
         cells = Markup("").join(
             Markup("<tr><th scope=row>{}</th><td>{}</td></tr>").format(*row) for row in rows[:100]
@@ -98,12 +98,21 @@ def _picture(name: str, points: list[tuple[float, float]], view: View, number: i
 
 
 def _unit(name: str) -> str:
-    if name.endswith("_seconds") or name.endswith("_s"):
-        return "s"
-    return "share" if name.endswith(("_ratio", "_share", "_perc")) else ""
+    """The unit of a figure from its name, or from the group it is in: latencies.ttft_s.p99."""
+    *groups, last = name.split(".")
+    if last in ("count", "looks", "looks_failed"):
+        return "count"
+    if last.endswith(("_ratio", "_share", "_perc")):
+        return "share"
+    if last.endswith("_per_s"):
+        return "1/s"
+    timed = last == "seconds" or any(part.endswith(("_s", "_seconds")) for part in (last, *groups))
+    return "s" if timed else ""
 
 
 def _scalar(name: str, value: Any) -> str:
+    if isinstance(value, list):
+        return "; ".join(_scalar(name, v) for v in value[:20])
     if isinstance(value, bool) or not isinstance(value, int | float):
-        return str(value)[:200]
+        return redact(str(value))[:300]
     return show(float(value), _unit(name))

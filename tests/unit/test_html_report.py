@@ -181,6 +181,27 @@ def test_a_run_without_a_request_log_is_drawn_from_its_timeline(folder):
     }  # fmt: skip
 
 
+def test_the_servers_own_view_is_drawn_and_listed(folder, tmp_path):
+    summary = json.loads((folder / "summary.json").read_text())
+    summary["server"] = {
+        "engine": "vllm", "urls": ["http://user:hunter2@127.0.0.1:8000/metrics?key=abc"],
+        "latencies": {"ttft_s": {"count": 12, "mean": 0.25, "p99": None}},
+        "prefix_cache_hit_ratio": 0.015,
+        "gauges": {"running": {"mean": 3.5, "max": 8.0}},
+    }  # fmt: skip
+    rows = [json.loads(line) for line in (folder / "timeline.jsonl").read_text().splitlines()]
+    for k, row in enumerate(rows):
+        row["server"] = {"running": k % 5, "output_tokens_per_s": 100.0 + k} if k else None
+    timeline = tmp_path / "timeline.jsonl"
+    timeline.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    page = Page(html_report.build(summary, folder / "requests.jsonl", timeline))
+    assert {"server-running-0", "server-output-tokens-per-s-1"} <= set(page.ids("figure"))
+    for words in ("engine vllm", "urls http://127.0.0.1:8000/metrics?…", "ttft_s.count 12",
+                  "latencies.ttft_s.mean 250 ms", "prefix_cache_hit_ratio 1.5 %",
+                  "gauges.running.max 8"):  # fmt: skip
+        assert words in page.text
+
+
 def test_a_run_with_nothing_but_a_summary_has_a_page():
     page = Page(html_report.build({"valid": False, "metrics": {}, "run": {}}, None, None))
     assert "Invalid run" in page.text
