@@ -6,6 +6,7 @@ runs in a process group of its own, and only that group is ended.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import socket
@@ -88,6 +89,7 @@ def running(
             stderr=subprocess.STDOUT,
             env={**os.environ, **environment},
             start_new_session=True,
+            preexec_fn=_die_with_parent,
         )
     try:
         engine = Engine(f"http://127.0.0.1:{port}", log)
@@ -95,6 +97,11 @@ def running(
         yield engine
     finally:
         _end(process)
+
+
+def _die_with_parent() -> None:
+    """Have the kernel end the engine when the tests are killed (Linux: PR_SET_PDEATHSIG)."""
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 
 
 def _wait_until_ready(process: subprocess.Popen[bytes], engine: Engine, patience_s: float) -> None:
@@ -146,11 +153,14 @@ def vllm(folder: Path) -> Iterator[Engine]:
 
 @contextmanager
 def llama_server(folder: Path) -> Iterator[Engine]:
-    """llama.cpp's server with two slots of 4,096 tokens each."""
+    """llama.cpp's server with two slots of 4,096 tokens each.
+
+    One thread: two that wait for each other in a spin loop stand still on a busy machine.
+    """
     require(LLAMA_SERVER, GGUF, MODEL)
     port = free_port()
     command = [
-        str(LLAMA_SERVER), "-m", str(GGUF), "-np", "2", "-c", "8192", "--metrics",
+        str(LLAMA_SERVER), "-m", str(GGUF), "-t", "1", "-np", "2", "-c", "8192", "--metrics",
         "--host", "127.0.0.1", "--port", str(port),
     ]  # fmt: skip
     with running(command, port, folder / "llama-server.log", {}, 120) as engine:

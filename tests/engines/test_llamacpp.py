@@ -28,3 +28,23 @@ def test_every_length_is_exact_and_llamacpp_counts_the_same(
     generated = "llamacpp:tokens_predicted_total"
     # One token more: the probe.
     assert after[generated] - before[generated] == n * 16 + 1
+    tokens = finished.summary["server"]["tokens"]
+    assert finished.summary["server"]["engine"] == "llamacpp"
+    assert tokens["output_tokens"] == {"client": n * 16, "server": n * 16, "difference": 0}
+    assert tokens["prompt_tokens"]["server"] == n * input_tokens
+
+
+def test_token_ids_are_sent_and_counted_exactly(llama_server: Engine, tmp_path: Path) -> None:
+    content = workload("llamacpp", 200, 8, prompts={"as_token_ids": True})
+    assert_sound(run(content, llama_server.url, tmp_path), 8, 200, 8)
+
+
+def test_a_prompt_that_does_not_fit_is_an_http_error_in_its_own_words(
+    llama_server: Engine, tmp_path: Path
+) -> None:
+    content = workload("llamacpp", 5000, 8, load={"requests": 2})
+    content["prompts"]["probe"] = False
+    finished = run(content, llama_server.url, tmp_path)
+    assert finished.code != 0
+    assert finished.summary["requests"]["by_outcome"] == {"http_error": 2}
+    assert "context" in finished.requests[0]["error"]
