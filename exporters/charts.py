@@ -312,7 +312,7 @@ def _shades(shades: Sequence[Shade], x: Scale) -> list[Markup]:
             '<rect class="{}" x="{:.1f}" y="{}" width="{:.1f}" height="{}"></rect>'
         ).format(kind, left, _TOP, max(0.0, right - left), HEIGHT - _TOP - _BOTTOM))  # fmt: skip
         room = int((right - left) / 5.6)
-        if room >= 3:
+        if room >= min(len(shade.name), 6):
             name = shade.name if len(shade.name) <= room else shade.name[: room - 1] + "…"
             parts.append(Markup('<text class=stage x="{:.1f}" y="{}">{}</text>').format(
                 left + 1, _TOP - 4, name))  # fmt: skip
