@@ -75,14 +75,29 @@ def test_a_failing_builder_leaves_nothing_behind(folder: Path) -> None:
     assert [p.name for p in folder.iterdir()] == ["e.lock"]
 
 
-def test_an_old_draft_of_a_killed_builder_is_removed_and_a_fresh_one_is_not(folder: Path) -> None:
-    old, fresh = folder / "x.draft-old", folder / "x.draft-new"
-    old.mkdir(parents=True)
-    fresh.mkdir()
-    os.utime(old, (time.time() - 7200,) * 2)
-    cache.entry("e", _build, _no_warning)
-    assert not old.exists()
-    assert fresh.exists()
+def test_old_drafts_and_entries_unused_for_long_are_removed_and_nothing_else(
+    folder: Path,
+) -> None:
+    hours = {
+        "index-1.draft-old": 2,
+        "index-2.draft-new": 0,
+        "corpus-unused": 24 * 100,
+        "corpus-used": 24 * 80,
+        "venvs": 24 * 100,
+    }
+    for name, age in hours.items():
+        (folder / name).mkdir(parents=True)
+        os.utime(folder / name, (time.time() - 3600 * age,) * 2)
+    cache.entry("index-e", _build, _no_warning)
+    left = {p.name for p in folder.iterdir()}
+    assert left == {"index-2.draft-new", "corpus-used", "venvs", "index-e", "index-e.lock"}
+
+
+def test_opening_an_entry_marks_it_as_used(folder: Path) -> None:
+    cache.entry("index-e", _build, _no_warning)
+    os.utime(folder / "index-e", (time.time() - 3600 * 24 * 80,) * 2)
+    cache.entry("index-e", _never, _no_warning)
+    assert time.time() - (folder / "index-e").stat().st_mtime < 60
 
 
 def test_an_unwritable_cache_is_done_without_and_said(

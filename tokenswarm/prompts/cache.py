@@ -27,9 +27,12 @@ from tokenswarm.records import BadInput
 
 _log = logging.getLogger(__name__)
 _META = "meta.json"
+_KINDS = ("corpus-", "index-", "digest-")  # other things may live in the same folder
 _FORMAT = 1
 _POLL_S = 0.05
-_ABANDONED_S = 3600.0
+_ABANDONED_S = 3600.0  # a draft of that age has no builder any more
+_DAY_S = 86400.0
+_UNUSED_S = 90 * _DAY_S
 
 Build = Callable[[Path], Mapping[str, Any]]
 
@@ -133,7 +136,16 @@ def _open(place: Path) -> Entry | None:
     except (OSError, ValueError, KeyError, TypeError) as error:
         _log.warning("%s: broken cache entry (%s), building it again", place, error)
         return None
+    _mark_used(place)
     return Entry(maps, meta["facts"])
+
+
+def _mark_used(place: Path) -> None:
+    try:
+        if time.time() - place.stat().st_mtime > _DAY_S:
+            os.utime(place)
+    except OSError:
+        pass  # a cache that can only be read is as good
 
 
 def _map(path: Path) -> memoryview:
@@ -180,11 +192,15 @@ def _fill(draft: Path, build: Build) -> None:
 
 
 def _sweep(parent: Path) -> None:
-    """Remove drafts that a killed builder left behind."""
-    for old in parent.glob("*.draft-*"):
+    """Remove drafts that a killed builder left behind, and entries unused for long."""
+    for old in parent.iterdir():
+        limit = _ABANDONED_S if ".draft-" in old.name else _UNUSED_S
         try:
-            if time.time() - old.stat().st_mtime > _ABANDONED_S:
-                shutil.rmtree(old, ignore_errors=True)
+            if old.name.startswith(_KINDS) and time.time() - old.stat().st_mtime > limit:
+                if old.is_dir():
+                    shutil.rmtree(old, ignore_errors=True)
+                else:
+                    old.unlink()
         except OSError:
             continue  # another builder was quicker
 
