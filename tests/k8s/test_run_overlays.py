@@ -61,7 +61,9 @@ def running(
 
 
 def summary(rendered: Rendered) -> dict[str, Any]:
-    return json.loads((rendered.results() / "summary.json").read_text())
+    file = rendered.results() / "summary.json"
+    assert file.exists(), rendered.logs()
+    return json.loads(file.read_text())
 
 
 def wait_for_requests(rendered: Rendered, number: int = 5) -> None:
