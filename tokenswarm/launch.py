@@ -44,7 +44,7 @@ def locustfile(name: str = "stream.py") -> Path:
 
 def launch(args: argparse.Namespace) -> int:
     """Run the workload of the command line; returns the exit code. Raises BadInput."""
-    workload.load(args.workload, args.sets)  # all mistakes at once, before anything is started
+    work = workload.load(args.workload, args.sets)  # all mistakes, before anything is started
     target.parse_url(args.host)
     port = _free_port() if args.workers else 0
     # Taken one by one in _wait, which can see who sent them; children get them as usual.
@@ -66,7 +66,9 @@ def launch(args: argparse.Namespace) -> int:
     try:
         code = _wait(head, workers)
     finally:
-        _end(workers, 0.0 if code == 130 else _END_S)
+        # Without a master, workers let what is in flight finish and keep their records.
+        patience_s = _END_S + (work.load.drain if code < 0 else 0.0)
+        _end(workers, 0.0 if code == 130 else patience_s)
     return code if code >= 0 else 128 - code
 
 

@@ -34,6 +34,7 @@ CODES = (
 _ENOUGH_READS = 100
 # Loop lag delays stamps only where the kernel does not give them.
 _STAMPED_BY_KERNEL = 0.99
+_STOOD_STILL_S = 2.0  # an event loop that was away for longer did not do what was planned
 _WORTH_SAYING = 0.01  # shares below are noise and get no warning
 
 
@@ -75,6 +76,14 @@ def _worker_lost(run: Run, _: StageStats) -> Iterator[str]:
     for w in taking_part(run):
         if w.state == "lost":
             yield f"worker {w.id} ({w.host or 'unknown host'}) died or fell silent during the run"
+
+
+def _worker_late(run: Run, _: StageStats) -> Iterator[str]:
+    for w in taking_part(run):
+        worst = (w.snapshot.health.lag.max or 0) / NS
+        if worst > _STOOD_STILL_S:
+            yield (f"worker {w.id} ({w.host or 'unknown host'}) stood still for {worst:.1f} s: "
+                   "what was due then was sent late")  # fmt: skip
 
 
 def _reports_missing(run: Run, _: StageStats) -> Iterator[str]:
@@ -172,6 +181,7 @@ def _internal_error(run: Run, _: StageStats) -> Iterator[str]:
 
 JUDGES: dict[str, Callable[[Run, StageStats], Iterator[str]]] = {
     "worker_lost": _worker_lost,
+    "worker_late": _worker_late,
     "reports_missing": _reports_missing,
     "rate_not_reached": _rate_not_reached,
     "arrivals_dropped": _arrivals_dropped,

@@ -28,7 +28,8 @@ from locust.runners import LocalRunner, MasterRunner, WorkerRunner
 
 from tokenswarm import workload
 from tokenswarm.distributed import options as options_module
-from tokenswarm.distributed.master import Master, Outlets
+from tokenswarm.distributed import processes
+from tokenswarm.distributed.master import SILENCE_S, Master, Outlets
 from tokenswarm.distributed.options import Options
 from tokenswarm.distributed.worker import WorkerAgent, fire_request
 from tokenswarm.records import BadInput
@@ -39,6 +40,7 @@ _TO_WORKER = ("plan", "go", "stage", "drain", "ack")
 _TO_MASTER = ("hello", "prepared", "refused", "failed", "late", "stage_done", "records",
               "finished")  # fmt: skip
 _REPORT_S = 1.0
+_MASTER_SILENCE_S = 15
 _WORKERS_PATIENCE_S = 10.0
 # All of Locust's users at once: each of its spawn messages costs a worker 20 ms of argparse,
 # and its users only stand for our slots.
@@ -60,6 +62,8 @@ def install(
     a request record, and what is added to Locust's web UI.
     """
     locust.runners.WORKER_REPORT_INTERVAL = _REPORT_S
+    # Locust ends a run when its last worker was silent for 4 s; one that stood still comes back.
+    locust.runners.HEARTBEAT_LIVENESS = round(SILENCE_S)
     events.init_command_line_parser.add_listener(options_module.add_arguments)
 
     def on_init(environment: Environment, **_: Any) -> None:
@@ -97,7 +101,8 @@ class _Worker:
         environment.events.report_to_master.add_listener(self._report)
         environment.events.quitting.add_listener(self._quitting)
         _ignore_first_interrupt()
-        runner.send_message(_MESSAGE + "hello", {"pid": os.getpid(), "host": socket.gethostname()})
+        runner.send_message(_MESSAGE + "hello", processes.own())
+        gevent.spawn(self._watch_master, environment)
 
     @staticmethod
     def _sender(runner: Any) -> Callable[[str, dict[str, Any]], None]:
@@ -122,6 +127,23 @@ class _Worker:
 
     def _quitting(self, environment: Environment, **_: Any) -> None:
         self.agent.leave()
+
+    def _watch_master(self, environment: Environment) -> None:
+        """End in order when the master is gone in the middle of a run; the exit code is 3."""
+        runner: Any = environment.runner
+        heard, silent = None, 0
+        while True:
+            gevent.sleep(1.0)
+            if self.agent.finished:
+                continue
+            # seconds that this process was awake: one that stood still must not blame the master
+            silent = silent + 1 if runner.last_heartbeat_timestamp == heard else 0
+            heard = runner.last_heartbeat_timestamp
+            if self.agent.master_ended() or silent > _MASTER_SILENCE_S:
+                print(f"tokenswarm: {self.agent.orphaned()}", file=sys.stderr, flush=True)  # noqa: T201
+                environment.process_exit_code = 3
+                runner.quit()
+                return
 
 
 class _Head:
@@ -300,7 +322,9 @@ class _Head:
                 self._early.append((kind, msg))
             elif kind == "hello":
                 index = self.runner.get_worker_index(msg.node_id)
-                self.master.joined(msg.node_id, msg.data["pid"], msg.data["host"], index)
+                self.master.joined(
+                    msg.node_id, msg.data["pid"], msg.data["host"], index, msg.data["where"]
+                )
             else:
                 self.master.receive(kind, msg.node_id, msg.data)
 

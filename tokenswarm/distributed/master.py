@@ -18,7 +18,7 @@ import platform
 import secrets
 import socket
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -30,6 +30,7 @@ from gevent.event import Event
 from gevent.lock import RLock
 
 from tokenswarm import __version__, arrivals, backends, probe, server_side, workload
+from tokenswarm.distributed import processes
 from tokenswarm.distributed.options import Options
 from tokenswarm.distributed.spool import RecordFile
 from tokenswarm.distributed.worker import make_metrics_transport, make_transport, open_prompts
@@ -45,10 +46,11 @@ INTERVAL_S = 1.0
 _LEAD_S = 0.25  # between the word `go` and the plan's instant 0
 _STAGE_LEAD_S = 0.02
 _PREPARE_TIMEOUT_S = 900.0
-_SILENCE_S = 20.0  # a worker that is alive but said nothing for so long counts as lost
+SILENCE_S = 20.0  # a worker that is alive but said nothing for so long counts as lost
 _GRACE_S = 60.0  # beyond load.drain, for the last reports
 _LATE_S = 1.0
 _RATE_SAMPLES = 6
+SPOOLS = "workers"  # folder of a run where its workers keep records, see exporters/rebuild.py
 _MOST_COUNTED = 500_000  # arrivals of a plan that are counted beforehand
 
 SEND = Callable[[str, dict[str, Any], str | None], None]
@@ -96,6 +98,7 @@ class Master:
         self._exporters: list[Exporter] = []
         self._records = RecordFile(None)
         self._sequences: dict[str, int] = {}
+        self._where: dict[str, str] = {}
         self._stage_reports: dict[int, dict[str, int | None]] = {}
         self._concluded = Event()
         self._concluded.set()
@@ -103,6 +106,7 @@ class Master:
         self._watcher: gevent.Greenlet | None = None
         self._server: server_side.Watch | None = None
         self._stopped_early: str | None = None
+        self._stopped_ns: int | None = None
         self._digest: str | None = None
         self._sent: deque[tuple[float, int]] = deque(maxlen=_RATE_SAMPLES)
         self._handlers: dict[str, Callable[[Worker, dict[str, Any]], None]] = {
@@ -117,8 +121,15 @@ class Master:
 
     # -- who is there --------------------------------------------------------------------------
 
-    def joined(self, worker_id: str, pid: int | None, host: str, index: int) -> None:
-        """A worker connected, or connected again after a restart (then under a new id)."""
+    def joined(
+        self, worker_id: str, pid: int | None, host: str, index: int, where: str = ""
+    ) -> None:
+        """A worker connected, or connected again after a restart (then under a new id).
+
+        where: see processes.here.
+        """
+        if where:
+            self._where[worker_id] = where
         known = self.workers.get(worker_id)
         if known is not None:  # Locust knew it before its own word about itself arrived
             known.pid, known.host = pid or known.pid, host or known.host
@@ -147,7 +158,7 @@ class Master:
         Returns once the plan's instant 0 is set. Raises BadInput before any load was sent.
         """
         self._concluded.clear()
-        self._stopped_early = None
+        self._stopped_early = self._stopped_ns = None
         self._server = None
         self.summary = None
         try:
@@ -225,8 +236,10 @@ class Master:
     def _send_plans(self, run: Run) -> None:
         text = workload.dump(run.workload)
         n = len(run.workers)
+        spool = str((run.out / SPOOLS).absolute()) if run.out is not None else None
         for worker in run.workers.values():
-            plan = {"run": run.id, "workload": text, "host": run.host, "k": worker.k, "n": n}
+            plan = {"run": run.id, "workload": text, "host": run.host, "k": worker.k, "n": n,
+                    "master": processes.own(), "spool": spool}  # fmt: skip
             self._send("plan", plan, worker.id)
 
     def _preflight(self, run: Run) -> None:
@@ -323,26 +336,29 @@ class Master:
 
     def receive(self, kind: str, worker_id: str, data: dict[str, Any]) -> None:
         """A message from a worker; of another run it is ignored."""
-        run = self.run
-        if run is None or data.get("run") != run.id or worker_id not in run.workers:
-            return
-        worker = run.workers[worker_id]
-        worker.reported_s = time.monotonic()
-        self._handlers[kind](worker, data)
+        worker = self._worker_of(worker_id, data)
+        if worker is not None:
+            self._handlers[kind](worker, data)
 
     def report(self, worker_id: str, data: dict[str, Any]) -> None:
         """A worker's cumulative snapshot: the latest one counts, older ones change nothing."""
-        run = self.run
-        if run is None or data.get("run") != run.id or worker_id not in run.workers:
-            return
-        worker = run.workers[worker_id]
-        worker.reported_s = time.monotonic()
-        if data["sequence"] > self._sequences.get(worker_id, 0):
+        worker = self._worker_of(worker_id, data)
+        if worker is not None and data["sequence"] > self._sequences.get(worker_id, 0):
             self._sequences[worker_id] = data["sequence"]
             worker.snapshot = Snapshot.from_wire(data["snapshot"])
 
+    def _worker_of(self, worker_id: str, data: dict[str, Any]) -> Worker | None:
+        """Who speaks, if it takes part in the run that is on; the rest comes too late."""
+        run = self.run
+        if run is None or data.get("run") != run.id or not self.active:
+            return None
+        worker = run.workers.get(worker_id)
+        if worker is not None:
+            worker.reported_s = time.monotonic()
+        return worker
+
     def _on_prepared(self, worker: Worker, data: dict[str, Any]) -> None:
-        self.joined(worker.id, data["pid"], data["host"], worker.index)
+        self.joined(worker.id, data["pid"], data["host"], worker.index, data["where"])
         worker.prepared = True
         if data["digest"] != self._master_digest():
             worker.faults.append(
@@ -477,16 +493,21 @@ class Master:
 
     def _check_workers(self, run: Run) -> None:
         for worker in run.workers.values():
-            if worker.k is None or worker.final or worker.state == "lost":
+            if worker.k is None or worker.final or worker.faults:
                 continue
             silent = time.monotonic() - worker.reported_s
-            if not self._alive(worker.id) or silent > _SILENCE_S:
+            gone = processes.ended(worker.pid, self._where.get(worker.id, ""))
+            if gone or not self._alive(worker.id) or silent > SILENCE_S:
+                if worker.state == "lost":
+                    continue
                 worker.state = "lost"
                 self._say(f"worker {worker.id} ({worker.host}) is lost")
                 for stage, reports in self._stage_reports.items():
                     if reports:
                         self._advance(stage)
             else:
+                if worker.state == "lost":
+                    self._say(f"worker {worker.id} ({worker.host}) is back")
                 worker.state = "missing" if silent > 4 * INTERVAL_S else "running"
 
     def _note_state(self, run: Run) -> None:
@@ -531,6 +552,7 @@ class Master:
             ended = run.stages[-1].end_s
             if ended is None or offset < ended:
                 self._stopped_early = why
+                self._stopped_ns = round(offset * NS)
                 self._fault("cut_short", f"{why} after {max(0.0, offset):.1f} s of the plan")
                 for window in run.stages:
                     if window.start_s is not None and window.start_s <= offset:
@@ -551,7 +573,7 @@ class Master:
             run = self.run
             assert run is not None
             run.ended = time.time()
-            self._account_for_the_lost(run)
+            account_for_the_lost(run, self._stopped_ns)
             cancelled = run.merged.total(run.measured).outcomes["cancelled"]
             if cancelled and self._stopped_early is None:
                 self._fault(
@@ -591,20 +613,6 @@ class Master:
         for exporter in self._exporters:
             exporter.close()
 
-    @staticmethod
-    def _account_for_the_lost(run: Run) -> None:
-        """What a worker that died had in flight at its last report is lost, not forgotten."""
-        for worker in run.workers.values():
-            if worker.final or worker.k is None:
-                continue
-            worker.state = "lost"
-            for stats in worker.snapshot.stages:
-                lost = stats.in_flight
-                stats.started -= lost
-                stats.lost += lost
-                if lost:
-                    stats.outcomes["lost"] += lost
-
     def _write_workers(self) -> None:
         run = self.run
         if run is None or run.out is None:
@@ -624,6 +632,39 @@ def stage_at(run: Run, offset_s: float) -> int | None:
         if window.end_s is None or offset_s < window.end_s:
             return index
     return None
+
+
+def account_for_the_lost(run: Run, until_ns: int | None) -> None:
+    """Fill in what workers that never came to their end had to do and did not report.
+
+    In open loop that is known exactly: the arrivals of their stripe of the plan (up to until_ns,
+    where the run was stopped early) less those that they reported as ended or dropped. In closed
+    loop it is what they had in flight at their last report.
+    """
+    gone = [w for w in run.workers.values() if w.k is not None and not w.final]
+    n = sum(w.k is not None for w in run.workers.values())
+    for worker in gone:
+        worker.state = "lost"
+        shares: Counter[int] | None = None
+        if run.workload.load.mode == "open":
+            shares = offload(count_stripe, run.workload, worker.k, n, until_ns)
+        for index in range(len(run.stages)):
+            stats = worker.snapshot.stage(index)
+            lost = stats.in_flight
+            stats.started -= lost
+            if shares is not None:
+                lost = max(0, shares[index] - stats.ended - stats.dropped)
+            stats.lost += lost
+            if lost:
+                stats.outcomes["lost"] += lost
+
+
+def count_stripe(work: Any, k: int, n: int, until_ns: int | None) -> Counter[int]:
+    """Arrivals of worker k of n by stage, up to an instant of the plan (None: all of them)."""
+    mine = arrivals.stripe(arrivals.schedule(work.load, work.seed), k, n)
+    if until_ns is not None:
+        mine = itertools.takewhile(lambda arrival: arrival.due_ns <= until_ns, mine)
+    return Counter(arrival.stage for arrival in mine)
 
 
 def count_plan(work: Any) -> int | None:

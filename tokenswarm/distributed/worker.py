@@ -27,6 +27,7 @@ from gevent import get_hub
 
 from tokenswarm import backends, prompts, server_side, target, tokens, transport, workload
 from tokenswarm.clock import StepWatch
+from tokenswarm.distributed import processes
 from tokenswarm.distributed.spool import Spool
 from tokenswarm.generator import Generator
 from tokenswarm.offload import offload
@@ -67,7 +68,10 @@ class WorkerAgent:
         self._spool_dir = spool_dir
         self._spool: Spool | None = None
         self._sequence = 0
+        self.disk_error: str | None = None
         self._drain_s = 0.0
+        self._master: dict[str, Any] = {}
+        self._without_master = False
         self._greenlets: list[gevent.Greenlet] = []
         self._steps = StepWatch()
         self._lag_timer: Any = None
@@ -114,14 +118,15 @@ class WorkerAgent:
         self._model, self._itl = work.backend.model, work.record.itl
         self._request_name = f"{work.name} {work.backend.kind}"
         self._drain_s = work.load.drain
+        self._master, self._without_master = data["master"], False
+        self.disk_error = None
         if work.record.requests:
-            folder = self._spool_dir or Path(tempfile.gettempdir()) / f"tokenswarm-{self.run_id}"
+            folder = self._spool_folder(data)
             self._spool = Spool(folder / f"{self.id}.jsonl", self._send_records)
         self.generator.prepare()
         gc.collect()
         gc.freeze()  # a full collection over the data set would stall the loop (200 ms measured)
-        self._send("prepared", {"run": self.run_id, "digest": source.digest, "pid": os.getpid(),
-                                "host": socket.gethostname()})  # fmt: skip
+        self._send("prepared", {"run": self.run_id, "digest": source.digest, **processes.own()})
 
     def _on_go(self, data: dict[str, Any]) -> None:
         generator = self.generator
@@ -248,11 +253,12 @@ class WorkerAgent:
         self._measure_cpu()
         self._stop_watching()
         if self._spool is not None:
-            deadline = time.monotonic() + _ACK_WAIT_S
+            deadline = time.monotonic() + (0.0 if self._without_master else _ACK_WAIT_S)
             self._spool.flush()
             while not self._spool.empty and time.monotonic() < deadline:
                 gevent.sleep(0.01)
                 self._spool.flush()
+            self.disk_error = self._spool.disk_error
         self._refresh()
         self._sequence += 1
         self.finished = True
@@ -265,12 +271,12 @@ class WorkerAgent:
                 "problem": problem,
                 "cancelled": cancelled,
                 "unacknowledged": self._spool is not None and not self._spool.empty,
-                "disk_error": self._spool.disk_error if self._spool is not None else None,
+                "disk_error": self.disk_error,
             },
         )
         generator.close()
         if self._spool is not None:
-            self._spool.close(keep=False)
+            self._spool.close(keep=self._without_master)
             self._spool = None
 
     def _stop_watching(self) -> None:
@@ -289,6 +295,40 @@ class WorkerAgent:
         deadline = time.monotonic() + 5
         while not self.finished and time.monotonic() < deadline:
             gevent.sleep(0.01)
+
+    def master_ended(self) -> bool:
+        """The master's process is known to be gone."""
+        return processes.ended(self._master.get("pid"), self._master.get("where", ""))
+
+    def orphaned(self) -> str:
+        """The master is gone: let requests in flight finish, keep all records on disk.
+
+        Returns what to tell the user, when that is done.
+        """
+        assert self.generator is not None
+        self._without_master = True
+        path = self._spool.path if self._spool is not None else None
+        kept = f"the records are in {path}" if path else "no records (record.requests: false)"
+        self.generator.stop()
+        while not self.finished:
+            gevent.sleep(0.05)
+        if path is not None and self.disk_error is not None:
+            kept = f"the records could not be kept: {self.disk_error}"
+        return (
+            f"worker {self.id}: the master is gone; {kept}; with the file in the folder `workers` "
+            "of the run, `tokenswarm report DIR` builds what can be known"
+        )
+
+    def _spool_folder(self, plan: dict[str, Any]) -> Path:
+        """Where records are kept: in the run's folder where that can be reached from here."""
+        if self._spool_dir is not None:
+            return self._spool_dir
+        told = plan["spool"]
+        if told is not None and plan["master"]["host"] == socket.gethostname():
+            run = Path(told).parent
+            if run.is_dir() and os.access(run, os.W_OK):
+                return Path(told)
+        return Path(tempfile.gettempdir()) / f"tokenswarm-{self.run_id}"
 
     def abandon(self) -> None:
         """Forget a run that never finished, before the next one."""
