@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tokenswarm import __version__, cli_study
+from tokenswarm import __version__, cli_results, cli_study
 from tokenswarm.records import BadInput
 
 _EXAMPLES = """\
@@ -112,42 +112,6 @@ def _simulate(args: argparse.Namespace) -> int:
     return int(simulate(args.rest))
 
 
-def _report_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("dirs", nargs="+", metavar="DIR", help="folder of a run")
-
-
-def _report(args: argparse.Namespace) -> int:
-    from exporters.rebuild import rebuild
-
-    for folder in args.dirs:
-        summary = rebuild(folder)
-        state = "valid" if summary["valid"] else "invalid"
-        print(f"{os.path.join(folder, 'report.html')}: {summary['run']['name']}, {state}")  # noqa: PTH118
-    return 0
-
-
-def _export_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("dir", metavar="DIR", help="folder of a run")
-    parser.add_argument("--format", required=True, metavar="NAME", dest="format",
-                        help="csv, vllm-bench or openmetrics (for promtool backfill)")  # fmt: skip
-    parser.add_argument("--output", metavar="FILE", help="file to write (default stdout)")
-
-
-def _export(args: argparse.Namespace) -> int:
-    from exporters.formats import export
-
-    if args.output is None:
-        export(args.dir, args.format, sys.stdout.buffer)
-        sys.stdout.flush()
-        return 0
-    try:
-        with open(args.output, "wb") as out:  # noqa: PTH123
-            export(args.dir, args.format, out)
-    except OSError as e:
-        raise BadInput(f"--output {args.output}: {e.strerror or e}") from None
-    return 0
-
-
 def _no_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("rest", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
 
@@ -164,8 +128,18 @@ COMMANDS: dict[str, Command] = {
                       cli_study.search),
     "sweep": Command("run a grid over targets, lengths, load and settings",
                      cli_study.sweep_options, cli_study.sweep),
-    "report": Command("(re)build the report of a run from its files", _report_options, _report),
-    "export": Command("write a finished run in another tool's format", _export_options, _export),
+    "report": Command(
+        "(re)build the report of runs from their files", cli_results.report_options,
+        cli_results.report,
+    ),
+    "compare": Command(
+        "is NEW really different from BASE? exit 1 on a regression",
+        cli_results.compare_options, cli_results.compare,
+    ),
+    "export": Command(
+        "write a finished run in another tool's format", cli_results.export_options,
+        cli_results.export,
+    ),
 }  # fmt: skip
 
 
