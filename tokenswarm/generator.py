@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -33,14 +34,17 @@ from tokenswarm.feed import Feed, Item
 from tokenswarm.measure import METRICS
 from tokenswarm.offload import offload
 from tokenswarm.records import Outcome, Prompt, Record
-from tokenswarm.snapshot import Snapshot
+from tokenswarm.snapshot import Snapshot, StageStats
 from tokenswarm.stream import Live, Stream, settle
-from tokenswarm.transport import LoopClock, Transport, TransportError
+from tokenswarm.transport import Connection, LoopClock, Transport, TransportError
 
 NS = 1_000_000_000
 STAGE_INDICES = 10_000_000  # indices that a closed-loop stage without a known number may use
 _AHEAD_S = 2.0
 _MAX_AHEAD = 4096
+_RETRY_PAUSE_S = 0.5  # doubled with every retry, where the server does not say how long
+_MOST_RETRY_PAUSE_S = 30.0
+_LONGEST_RETRY_PAUSE_S = 86_400.0  # whatever a server asks for
 _BACK_OFF_S = (0.05, 0.1, 0.2, 0.5, 1.0)
 _POLL_S = 0.02
 _SLICE_NS = 1_000_000
@@ -116,6 +120,12 @@ class Generator:
         self._entered: dict[int, AsyncResult] = {i: AsyncResult() for i in range(len(self.stages))}
         self._exhausted: set[int] = set()
         self._stop = Event()
+        self._cut = Event()  # nothing in flight may go on
+        self._retry = workload.retry
+        self._id = secrets.token_hex(4).encode()  # two runs at a server must not share names
+        self._names_requests = not any(
+            name.lower() == "x-request-id" for name in workload.backend.headers
+        )
         self._drain_until = math.inf
         self._bases = stage_bases(self.stages)
         self._open_feed: Feed | None = None
@@ -203,6 +213,7 @@ class Generator:
         self._drain_until = min(self._drain_until, time.monotonic() + seconds)
         while len(self._requests) and (left := self._drain_until - time.monotonic()) > 0:
             self._requests.join(timeout=min(left, 0.1))
+        self._cut.set()
         cancelled = self.transport.cancel_all("still running when the run ended (load.drain)")
         self._requests.join(timeout=5)
         while self._unsettled:
@@ -354,18 +365,10 @@ class Generator:
 
         Accounting for it is left to the settler, so that a user's next request leaves at once.
         """
-        prompt, request = item
+        prompt, _ = item
         stats = self.snapshot.stage(stage)
         stats.started += 1
-        self.in_flight += 1
-        stream = Stream(self.backend, self.clock, self.live)
-        failure = None
-        try:
-            connection = self.transport.send(request.path, request.body, stream)
-        except TransportError as e:
-            failure, connection = e, e.connection  # type: ignore[attr-defined]
-        finally:
-            self.in_flight -= 1
+        stream, failure, connection, retries = self._exchange(item, stats)
         record = Record(
             index=prompt.index,
             stage=stage,
@@ -381,10 +384,54 @@ class Generator:
             output_tokens_expected=prompt.output_tokens,
             session=prompt.session,
             turn=prompt.turn,
+            retries=retries,
         )
         self._unsettled.append((record, stream, failure))
         self._settler_wakes.set()
         return bool(stream.event_ns)
+
+    def _exchange(
+        self, item: Item, stats: StageStats
+    ) -> tuple[Stream, TransportError | None, Connection, int]:
+        """Send a request, and once more while the server is busy and the workload wants that."""
+        prompt, request = item
+        for retries in itertools.count():
+            self.in_flight += 1
+            stream, failure = Stream(self.backend, self.clock, self.live), None
+            try:
+                connection = self.transport.send(
+                    request.path, request.body, stream, more=self._id_header(prompt.index, retries)
+                )
+            except TransportError as e:
+                failure, connection = e, e.connection  # type: ignore[attr-defined]
+            finally:
+                self.in_flight -= 1
+            if not stream.throttled or retries >= self._retry.max:
+                break
+            waited_ns, is_whole = self._wait_to_retry(stream, retries)
+            stats.retry_wait_ns += waited_ns
+            if not is_whole:
+                failure = TransportError(Outcome.CANCELLED, "waiting to retry when the run ended")
+                break
+        return stream, failure, connection, retries
+
+    def _id_header(self, index: int, retries: int) -> bytes:
+        """A header by which the server's log and ours can be put side by side."""
+        if not self._names_requests:
+            return b""
+        return b"X-Request-Id: %b-%d%b\r\n" % (
+            self._id, index, b"-%d" % retries if retries else b""
+        )  # fmt: skip
+
+    def _wait_to_retry(self, stream: Stream, retries: int) -> tuple[int, bool]:
+        """Wait as long as the server asks, or ever longer. ns waited, and whether to the end."""
+        pause = stream.retry_after_s() if self._retry.honour_retry_after else None
+        if pause is None:
+            pause = min(_MOST_RETRY_PAUSE_S, _RETRY_PAUSE_S * 2 ** min(retries, 16))
+        pause = min(pause, _LONGEST_RETRY_PAUSE_S)
+        began = time.monotonic_ns()
+        cut = self._cut.wait(timeout=pause)
+        return time.monotonic_ns() - began, not cut
 
     # -- accounting ----------------------------------------------------------------------------
 

@@ -270,6 +270,11 @@ class Stream:
         """All generated text, channels in the order they came."""
         return "".join(self._texts)
 
+    @property
+    def throttled(self) -> bool:
+        """The server asked to come back later."""
+        return self.status == 429 or (self.status == 503 and b"retry-after" in self._headers)
+
     def retry_after_s(self) -> float | None:
         """Seconds that the server asks to wait; None without a number of seconds."""
         try:
@@ -327,8 +332,7 @@ class Stream:
             )
         if said := self._body_text():
             text = f"{text}: {said}"
-        throttled = status == 429 or (status == 503 and b"retry-after" in self._headers)
-        return (Outcome.THROTTLED if throttled else Outcome.HTTP_ERROR), text
+        return (Outcome.THROTTLED if self.throttled else Outcome.HTTP_ERROR), text
 
     def _document_verdict(self) -> tuple[Outcome, str]:
         try:

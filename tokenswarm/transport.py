@@ -522,8 +522,10 @@ class Transport:
             found = self._heads[key] = "\r\n".join(lines).encode("utf-8")
         return found
 
-    def send(self, path: str, body: bytes, answer: Any, method: str = "POST") -> Connection:
-        """One request; blocks until its answer is complete.
+    def send(
+        self, path: str, body: bytes, answer: Any, method: str = "POST", more: bytes = b""
+    ) -> Connection:
+        """One request; blocks until its answer is complete. more: header lines, each with CRLF.
 
         Returns the connection, for sent_ns, connect_ns and upload_ns; it already serves others.
         Raises TransportError, whose `connection` attribute is that connection.
@@ -540,7 +542,7 @@ class Transport:
                 connection.connect_ns = None
             connection.used = True
             connection.exchange(
-                b"%b%d\r\n\r\n%b" % (self.head(path, method), len(body), body), answer
+                b"%b%d\r\n%b\r\n%b" % (self.head(path, method), len(body), more, body), answer
             )
         except TransportError as e:
             connection.close()
