@@ -240,7 +240,7 @@ class _Head:
 
     def _refuse(self, code: int) -> None:
         self.environment.process_exit_code = code
-        gevent.spawn(self._leave if self.headless else self.runner.stop)
+        gevent.spawn(self._leave if self.headless else self._stop_locust)
 
     def _overrides(self) -> list[str]:
         """What the web UI's form changes, for a workload without stages."""
@@ -279,7 +279,15 @@ class _Head:
             self.outlets.linger(self.options.linger_s)
             self._leave()
         elif self.runner.state not in ("stopped", "stopping", "ready"):
-            self.runner.stop()
+            self._stop_locust()
+
+    def _stop_locust(self) -> None:
+        """What the web UI's Stop does: a spawning that goes on would undo the stop."""
+        web = self.environment.web_ui
+        if web is not None and web._swarm_greenlet is not None:
+            web._swarm_greenlet.kill(block=True)
+            web._swarm_greenlet = None
+        self.runner.stop()
 
     def _leave(self) -> None:
         self.runner.quit()
