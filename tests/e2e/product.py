@@ -148,20 +148,25 @@ class Running:
         return Finished(code, "".join(self.texts["out"]), "".join(self.texts["err"]), self.folder)
 
 
-def start(command: list[str], folder: Path, env: dict[str, str] | None = None) -> Running:
+def start(
+    command: list[str], folder: Path, env: dict[str, str] | None = None, cwd: Path = ROOT
+) -> Running:
     """Start a command; its run's folder is known beforehand."""
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL,
-        text=True, env={**os.environ, "COLUMNS": "120", **(env or {})}, cwd=ROOT,
+        text=True, cwd=cwd,
+        env={**os.environ, "COLUMNS": "120", "PYTHONPATH": str(ROOT), **(env or {})},
         start_new_session=True,
     )  # fmt: skip
     return Running(process, folder)
 
 
 @contextmanager
-def running(command: list[str], folder: Path, env: dict[str, str] | None = None) -> Any:
+def running(
+    command: list[str], folder: Path, env: dict[str, str] | None = None, cwd: Path = ROOT
+) -> Any:
     """The same for a `with` that ends it."""
-    made = start(command, folder, env)
+    made = start(command, folder, env, cwd)
     try:
         yield made
     finally:
