@@ -93,7 +93,8 @@ def sit(workers, tmp, engine):
     port = free_port()
     file = written(tmp, workload(load={"users": 2, "requests": 30}))
     command = [sys.executable, "-m", "tokenswarm.cli", "run", str(file), "--host", engine.url,
-               "--workers", str(workers), f"--web={port}", "--export", "prometheus=off"]  # fmt: skip
+               "--workers", str(workers), f"--web={port}",
+               "--export", "prometheus=off"]  # fmt: skip
     runs = {}
     with running(command, tmp, cwd=tmp) as going:
         made = Sitting(going, port, tmp, engine, workers)
