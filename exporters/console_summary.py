@@ -37,6 +37,11 @@ def render(summary: dict[str, Any], out: str | None) -> Iterator[Any]:
     yield from _warnings(summary)
     if out is not None:
         yield Text(f"Files in {out}", overflow="fold")
+    # Last, since the end of a log is what `kubectl describe` shows of a failed pod.
+    codes = ", ".join(dict.fromkeys(r["code"] for r in summary["invalid_reasons"]))
+    failed = ", ".join(c["text"] for c in summary["slo"]["checks"] if c["passed"] is False)
+    why = codes or failed
+    yield Text(f"exit code {summary['exit_code']}{f': {why}' if why else ''}", overflow="fold")
 
 
 def _verdict(summary: dict[str, Any]) -> Text:
@@ -87,6 +92,9 @@ def _figures(summary: dict[str, Any]) -> Table:
     cost = summary.get("cost")
     if cost:
         table.add_row("price", _price(cost))
+    use = summary.get("utilization")
+    if use and use["mbu"] is not None:
+        table.add_row("utilization", _utilization(use))
     prompts = summary["prompts"]
     if prompts["compared"]:
         exact = f"{prompts['exact']:,} of {prompts['compared']:,} exactly as long as asked"
@@ -108,6 +116,13 @@ def _price(cost: dict[str, Any]) -> str:
     return "USD per million tokens: " + ", ".join(
         f"{price:.3g} {kind}" for kind, price in prices if price is not None
     )
+
+
+def _utilization(use: dict[str, Any]) -> str:
+    """Shares of the hardware's peaks, with the batch that they hold for."""
+    inputs = use["inputs"]
+    return (f"MBU {share(use['mbu'])}, MFU {share(use['mfu'])} of {inputs['count']} x "
+            f"{inputs['gpu']}; {number(inputs['batch'])} sequences a replica")  # fmt: skip
 
 
 def _value(name: str, value: float | None) -> str:

@@ -17,6 +17,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from importlib import resources
 from pathlib import Path
@@ -49,8 +50,15 @@ def launch(args: argparse.Namespace) -> int:
     port = _free_port() if args.workers else 0
     # Taken one by one in _wait, which can see who sent them; children get them as usual.
     signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON | {signal.SIGCHLD})
+    with tempfile.TemporaryDirectory(prefix="tokenswarm-") as scratch:
+        return _run(args, port, scratch, work.load.drain)
+
+
+def _run(args: argparse.Namespace, port: int, scratch: str, drain_s: float) -> int:
     environment = {**os.environ, "TOKENSWARM_RUN": "1"}
-    head = subprocess.Popen(_head_command(args, port), env=environment, preexec_fn=_in_the_child)
+    head = subprocess.Popen(
+        _head_command(args, port, scratch), env=environment, preexec_fn=_in_the_child
+    )
     workers = [
         subprocess.Popen(
             _worker_command(args, port),
@@ -67,7 +75,7 @@ def launch(args: argparse.Namespace) -> int:
         code = _wait(head, workers)
     finally:
         # Without a master, workers let what is in flight finish and keep their records.
-        patience_s = _END_S + (work.load.drain if code < 0 else 0.0)
+        patience_s = _END_S + (drain_s if code < 0 else 0.0)
         _end(workers, 0.0 if code == 130 else patience_s)
     return code if code >= 0 else 128 - code
 
@@ -97,7 +105,7 @@ def _wait(head: subprocess.Popen[Any], workers: list[subprocess.Popen[Any]]) -> 
     return head.returncode
 
 
-def _head_command(args: argparse.Namespace, port: int) -> list[str]:
+def _head_command(args: argparse.Namespace, port: int, scratch: str) -> list[str]:
     command = [sys.executable, "-m", "locust", "-f", str(locustfile()), "--host", args.host,
                "--workload", args.workload]  # fmt: skip
     for text in args.sets:
@@ -111,7 +119,8 @@ def _head_command(args: argparse.Namespace, port: int) -> list[str]:
     if args.web is not None:
         command += ["--web-host", "127.0.0.1", "--web-port", str(args.web)]
     else:
-        command += ["--headless", "--only-summary", "--json-file", os.devnull]
+        # Locust's own tables would bury our summary; with a file to write to it prints none.
+        command += ["--headless", "--only-summary", "--json-file", str(Path(scratch) / "locust")]
     command += ["--loglevel", "INFO" if args.verbose else "WARNING"]
     if args.workers:
         command += ["--master", "--master-bind-host", "127.0.0.1", "--master-bind-port", str(port),

@@ -72,6 +72,8 @@ def wait_ready(
         record = ask(transport, backend, prompt)
         if record.outcome in (Outcome.OK, Outcome.EMPTY):
             return
+        if record.outcome is Outcome.INTERNAL_ERROR:
+            raise RuntimeError(record.error)  # waiting does not mend our own faults
         if record.http_status in (400, 401, 403, 405, 422):
             raise _refusal(transport, record)  # waiting does not mend these
         if time.monotonic() >= deadline:
