@@ -35,7 +35,7 @@ def workload(**sections: Any) -> dict[str, Any]:
         "prompts": {"path": str(CORPUS), "input_tokens": 64, "output_tokens": 8},
         "load": {"users": 4, "requests": 40},
         # other tests may keep both cores busy: that is not what these runs are about
-        "validity": {"coalesced_share": 0.5, "cpu": 2.0, "rate_tolerance": 0.1},
+        "validity": {"coalesced_share": 0.5, "cpu": 1.0, "rate_tolerance": 0.1},
     }
     for name, section in copy.deepcopy(sections).items():
         merged = isinstance(section, dict) and name != "load"
