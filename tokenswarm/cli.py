@@ -128,6 +128,8 @@ COMMANDS: dict[str, Command] = {
                       cli_study.search),
     "sweep": Command("run a grid over targets, lengths, load and settings",
                      cli_study.sweep_options, cli_study.sweep),
+    "calibrate": Command("measure how much load one worker of this machine can drive",
+                         cli_study.calibrate_options, cli_study.calibrate),
     "report": Command(
         "(re)build the report of runs from their files", cli_results.report_options,
         cli_results.report,

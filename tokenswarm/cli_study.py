@@ -107,3 +107,42 @@ def report(folder: Path, rows: list[dict[str, Any]], labels: dict[str, str], say
         (folder / "study.html").write_text(build(runs, labels), "utf-8")
     except (BadInput, OSError) as e:
         say(f"no study.html: {e}")
+
+
+def calibrate_options(parser: argparse.ArgumentParser) -> None:
+    """Options of `tokenswarm calibrate`."""
+    add = parser.add_argument
+    add("--streams", type=float, metavar="N", help="a load: streams at the same time")
+    add("--tokens-per-s", type=float, metavar="R", help="a load: token events a second in all")
+    add("--bound-ms", type=float, default=2.0, metavar="MS",
+        help="largest error of TTFT p99 that is fine (default 2 ms)")  # fmt: skip
+    add("--seconds", type=float, default=55.0, metavar="S", help="most time it takes (default 55)")
+    add("--json", action="store_true", help="one JSON object instead of the table")
+
+
+def calibrate(args: argparse.Namespace) -> int:
+    """`tokenswarm calibrate`; returns the exit code."""
+    from tokenswarm import calibrate as module
+    from tokenswarm.study import sayer
+    from tokenswarm.study_server import Unfit
+
+    problems = [
+        f"--{name.replace('_', '-')}: must be above 0, got {value:g}"
+        for name in ("streams", "tokens_per_s", "bound_ms", "seconds")
+        if (value := getattr(args, name)) is not None and value <= 0
+    ]
+    if problems:
+        raise BadInput(*problems)
+    say = sayer(sys.stderr if args.json else sys.stdout)
+    say(module.HEAD)
+    try:
+        found = module.calibrate(args.bound_ms / 1e3, args.seconds, say)
+    except Unfit as e:
+        say(f"tokenswarm: {e}")
+        return 3
+    if args.json:
+        sys.stdout.write(found.to_json(args.streams, args.tokens_per_s) + "\n")
+        return 0 if found.streams else 3
+    for line in module.conclusion(found, args.streams, args.tokens_per_s):
+        say(line)
+    return 0 if found.streams else 3

@@ -120,7 +120,8 @@ class Result:
 
     def figure(self, name: str) -> float | None:
         """One of FIGURES."""
-        return at(self.summary, FIGURES[name])
+        value = at(self.summary, FIGURES[name])
+        return None if value is None else float(value)
 
 
 def at(summary: Mapping[str, Any], path: tuple[str, ...]) -> Any:
