@@ -56,8 +56,9 @@ def block_length(values: Floats, stratum: Ints) -> int:
         return 1
     ranks = np.empty(n)
     for mine in _members(stratum):
-        order = np.argsort(np.argsort(values[mine], kind="stable"), kind="stable")
-        ranks[mine] = (order + 0.5) / len(mine) - 0.5
+        ranks[mine[np.argsort(values[mine], kind="stable")]] = (np.arange(len(mine)) + 0.5) / len(
+            mine
+        ) - 0.5
     lags = _autocovariance(ranks, min(n // 3, math.ceil(math.sqrt(n)) + 100))
     if lags[0] <= 0:
         return 1
@@ -154,21 +155,52 @@ def means(draws: Draws, sums: Floats, counts: Floats) -> Floats:
 def quantiles(draws: Draws, cell_of: Ints, values: Floats, shares: Sequence[float]) -> list[Floats]:
     """Quantiles of the values of each resample; cell_of: the cell of each value's request.
 
-    Of very many values only as many resamples are made as their spread needs, 200 at least.
+    Where they may lie far apart only as many resamples are made as their spread needs, 200 at
+    least.
     """
     order = np.argsort(values)
-    ordered, cell_of = values[order], cell_of[order]
-    used = int(min(len(draws.weights), max(_LEAST_RESAMPLES, _MOST_STEPS // len(values))))
-    at_once = max(1, _AT_ONCE // len(values))
-    found = np.empty((len(shares), used))
+    ordered, cells = values[order], cell_of[order]
+    return [_quantile(draws, cells, ordered, share) for share in shares]
+
+
+def _quantile(draws: Draws, cell_of: Ints, ordered: Floats, share: float) -> Floats:
+    """One quantile of each resample. Only ranks at which some resample has it are looked at."""
+    wanted = share * _held(draws, cell_of)
+    low, high, below = _reach(draws, cell_of, share, wanted)
+    if ordered[low] == ordered[high - 1]:
+        return np.full(len(draws.weights), ordered[low])
+    width = high - low
+    used = int(min(len(draws.weights), max(_LEAST_RESAMPLES, _MOST_STEPS // width)))
+    at_once = max(1, _AT_ONCE // width)
+    found = np.empty(used)
     for start in range(0, used, at_once):
-        rows = draws.weights[start : min(start + at_once, used)]
-        until = np.cumsum(rows[:, cell_of], axis=1, dtype=np.float64)
-        for k, share in enumerate(shares):
-            wanted = share * until[:, -1]
-            at = [np.searchsorted(u, w) for u, w in zip(until, wanted, strict=True)]
-            found[k, start : start + len(rows)] = ordered[np.minimum(at, len(ordered) - 1)]
-    return list(found)
+        rows = slice(start, min(start + at_once, used))
+        until = np.cumsum(draws.weights[rows][:, cell_of[low:high]], axis=1, dtype=np.float64)
+        rest = wanted[rows] - below[rows]
+        at = [low + np.searchsorted(u, w) for u, w in zip(until, rest, strict=True)]
+        found[rows] = ordered[np.minimum(at, len(ordered) - 1)]
+    return found
+
+
+def _reach(draws: Draws, cell_of: Ints, share: float, wanted: Floats) -> tuple[int, int, Floats]:
+    """Ranks between which every resample has the quantile, and how much each holds below them."""
+    n = len(cell_of)
+    reach = 4 * math.sqrt(n * share * (1 - share)) + 10
+    while True:
+        low, high = max(0, math.floor(share * n - reach)), min(n, math.ceil(share * n + reach))
+        below = _held(draws, cell_of[:low])
+        if (low == 0 or (below < wanted).all()) and (
+            high == n or (_held(draws, cell_of[:high]) >= wanted).all()
+        ):
+            return low, high, below
+        reach *= 2
+
+
+def _held(draws: Draws, cell_of: Ints) -> Floats:
+    """How many of these values each resample holds."""
+    counts = np.bincount(cell_of, minlength=draws.weights.shape[1])
+    # as in `means`: no matrix product
+    return np.asarray((draws.weights * counts).sum(axis=1), dtype=np.float64)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
