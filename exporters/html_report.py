@@ -40,6 +40,7 @@ _TILES: tuple[tuple[str, tuple[tuple[str, ...], ...], str, str], ...] = (
     ("MBU", (("utilization", "mbu"),), "share", "utilization"),
 )  # fmt: skip
 
+_SIZES = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("bytes", 1.0))
 _PERCENTILES = ("p50", "p90", "p95", "p99", "p999")
 
 # Words of the page that are not metrics; those of measure.METRICS are added below them.
@@ -239,10 +240,45 @@ def facts(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
          else "not counted by the server"),
         *[(f"Cost: {k}", show(v, "usd")) for k, v in cost.items() if _is_number(v)
           and k.startswith("usd")],
-        *[(k, show(v, "share")) for k, v in use.items() if k in ("mbu", "mfu")],
+        *utilization_rows(use),
         *[(f"Version: {k}", str(v)) for k, v in (run.get("versions") or {}).items()],
         ("Run", str(run.get("id") or NONE)),
     ]  # fmt: skip
+
+
+def utilization_rows(use: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """MBU and MFU as formulas with the figures that went into them."""
+    inputs = _dict(use, "inputs")
+    if not inputs:
+        return []
+    weights, cache, bandwidth = (
+        _size(inputs.get(k))
+        for k in ("weight_bytes_read", "kv_cache_bytes", "peak_bandwidth_bytes_per_s")
+    )
+    tpot, flops = show(inputs.get("tpot_p50_s"), "s"), inputs.get("peak_flops")
+    peak = show(None if flops is None else flops / 1e12, "")
+    active, replicas = _billions(inputs.get("active_parameters")), inputs.get("replicas")
+    mbu, mfu, prefill = (show(use.get(k), "share") for k in ("mbu", "mfu", "mfu_prefill"))
+    return [
+        ("MBU", f"{mbu} = ({weights} of parameters + {cache} of KV cache) / TPOT p50 {tpot} / "
+         f"{bandwidth}/s"),
+        ("MFU", f"{mfu} = 2 x {active} parameters x all tokens/s / ({peak} TFLOPS x "
+         f"{show(replicas, '')})"),
+        ("MFU of a prefill, at least", f"{prefill}, waiting included"),
+        ("Running batch of a replica", f"{show(inputs.get('batch'), '')} sequences (time average), "
+         f"{show(inputs.get('kv_bytes_per_token'), '')} bytes of KV cache a token"),
+    ]  # fmt: skip
+
+
+def _size(count: float | None) -> str:
+    """Bytes, in the unit that fits."""
+    value = count or 0.0
+    unit, size = next((u for u in _SIZES if abs(value) >= u[1]), _SIZES[-1])
+    return NONE if count is None else show(value / size, unit)
+
+
+def _billions(value: float | None) -> str:
+    return NONE if value is None else f"{show(value / 1e9, '')} billion"
 
 
 def stage_rows(summary: Mapping[str, Any]) -> list[dict[str, Any]]:

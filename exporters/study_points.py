@@ -172,34 +172,23 @@ def section(flat: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 def _prices(spec: Mapping[str, Any], through: Mapping[str, Any]) -> dict[str, float | None]:
     """Dollars a million input, output and total tokens; empty without an hourly price."""
-    if spec.get("usd_per_hour") is None:
-        return {}
-    output, total = through.get("output_tokens_per_s"), through.get("total_tokens_per_s")
-    inputs = total - output if total is not None and output is not None else None
-    rates = {"input": inputs, "output": output, "total": total}
-    used = float(spec.get("utilization") or 1.0)
-    return {
-        kind: economics.price_per_million(float(spec["usd_per_hour"]), rate, used)
-        for kind, rate in rates.items()
-    }
+    cost = economics.cost(spec, through) or {}
+    kinds = ("input", "output", "total")
+    return {k: cost[f"usd_per_million_{k}_tokens"] for k in kinds} if cost else {}
 
 
 def _utilization(
     side: Side, spec: Mapping[str, Any]
 ) -> tuple[Mapping[str, Any], tuple[economics.Hardware, economics.Model, float] | None]:
     """What the run used of its hardware, and what its roofline is drawn from."""
-    described = spec.get("model")
-    if not isinstance(described, dict):
+    described = economics.described(spec)
+    if described is None:
         return side.summary.get("utilization") or {}, None
-    hardware, model = economics.hardware(spec), economics.model(described)
-    if hardware is None or model is None:
-        return {}, None
-    window = side.summary.get("window") or {}
-    running = economics.running(side.requests, window) if side.requests is not None else {}
-    use = economics.utilization(side.summary, hardware, model, running)
+    running = economics.running_of(side.summary, side.requests)
+    use = economics.utilization(side.summary, *described, running)
     sequences = running.get("sequences") or 0.0
     context = running["context_tokens"] / sequences if sequences else 0.0
-    return use, (hardware, model, context)
+    return use, (*described, context)
 
 
 def _at(metrics: Mapping[str, Any], name: str, key: str) -> float | None:

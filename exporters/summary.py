@@ -16,7 +16,8 @@ from typing import Any
 import orjson
 
 from exporters import files, intervals
-from tokenswarm import figures
+from tokenswarm import economics, figures
+from tokenswarm.records import BadInput
 from tokenswarm.run import Run, Worker
 from tokenswarm.validity import Verdict, judge, kernel_stamp_share, loop_lag_p99_s, share
 
@@ -34,7 +35,7 @@ def build(run: Run, verdict: Verdict | None = None) -> dict[str, Any]:
     snapshot = run.merged
     total = snapshot.total()
     warnings = list(verdict.warnings)
-    return {
+    made = {
         "schema": SCHEMA,
         "run": _about(run),
         "valid": verdict.valid,
@@ -56,11 +57,13 @@ def build(run: Run, verdict: Verdict | None = None) -> dict[str, Any]:
         },
         "generator": {"workers": [_worker(run, w) for w in run.workers.values()]},
         "stages": found["stages"],
-        "cost": _cost(run, found["throughput"]),
+        "cost": economics.cost(_hardware(run), found["throughput"]),
         "utilization": None,
         "server": run.server,
         "warnings": warnings,
     }
+    made["utilization"] = _utilization(run, made)
+    return made
 
 
 def _about(run: Run) -> dict[str, Any]:
@@ -155,24 +158,26 @@ def _worker(run: Run, worker: Worker) -> dict[str, Any]:
     }
 
 
-def _cost(run: Run, throughput: dict[str, Any]) -> dict[str, Any] | None:
-    """Price of a million tokens: usd_per_hour / (tokens a second * 3600 * utilization) * 1e6."""
+def _hardware(run: Run) -> dict[str, Any]:
+    """The workload's hardware section as plain data; empty where it has none."""
     hardware = getattr(run.workload, "hardware", None)
-    if hardware is None or hardware.usd_per_hour is None:
+    return hardware.model_dump() if hardware is not None else {}
+
+
+def _utilization(run: Run, made: dict[str, Any]) -> dict[str, Any] | None:
+    """MBU and MFU where hardware and model are described."""
+    described = None
+    try:
+        described = economics.described(_hardware(run))
+    except BadInput as error:
+        made["warnings"] += error.problems
+    if described is None:
         return None
-    rates = {
-        "input": throughput["prompt_tokens_per_s"],
-        "output": throughput["output_tokens_per_s"],
-        "total": throughput["total_tokens_per_s"],
-    }
-    used = hardware.utilization
-    prices = {
-        f"usd_per_million_{kind}_tokens": hardware.usd_per_hour / (rate * 3600 * used) * 1e6
-        if rate
-        else None
-        for kind, rate in rates.items()
-    }
-    return {"usd_per_hour": hardware.usd_per_hour, "utilization": used, **prices}
+    from tokenswarm.run_files import read_requests  # numpy takes 0.1 s to import
+
+    path = run.out / REQUESTS if run.out is not None else None
+    requests = read_requests(path) if path is not None and path.is_file() else None
+    return economics.utilization(made, *described, economics.running_of(made, requests))
 
 
 def to_json(summary: dict[str, Any]) -> bytes:
@@ -187,7 +192,8 @@ class Summary:
         self._out = out
 
     def start(self, run: Run) -> None:
-        """Nothing yet."""
+        """Refuse hardware that could not be reckoned with at the end. Raises BadInput."""
+        economics.described(_hardware(run))
 
     def interval(self, run: Run) -> None:
         """Nothing yet."""

@@ -94,6 +94,24 @@ def price_per_million(
     return usd_per_hour / (tokens_per_s * 3600 * utilization) * _MILLION
 
 
+def cost(spec: Mapping[str, Any], throughput: Mapping[str, Any]) -> dict[str, float | None] | None:
+    """`cost` of a summary, from the workload's hardware section; None without an hourly price."""
+    usd_per_hour = spec.get("usd_per_hour")
+    if usd_per_hour is None:
+        return None
+    used = float(spec.get("utilization") or 1.0)
+    output, total = throughput.get("output_tokens_per_s"), throughput.get("total_tokens_per_s")
+    inputs = total - output if total is not None and output is not None else None
+    return {
+        "usd_per_hour": usd_per_hour,
+        "utilization": used,
+        **{
+            f"usd_per_million_{kind}_tokens": price_per_million(usd_per_hour, rate, used)
+            for kind, rate in (("input", inputs), ("output", output), ("total", total))
+        },
+    }
+
+
 def mbu(weights: float, kv_cache: float, tpot_s: float, bandwidth: float) -> float:
     """Share of the memory bandwidth in use: bytes read each step over what could be read.
 
@@ -253,6 +271,43 @@ def utilization(
             "kv_bytes_per_token": model.kv_bytes, "batch": batch, "tpot_p50_s": tpot,
         },
     }  # fmt: skip
+
+
+def described(spec: Mapping[str, Any]) -> tuple[Hardware, Model] | None:
+    """Hardware and model of the workload's hardware section; None where no model is described.
+
+    Raises BadInput for what is wrong or missing.
+    """
+    model_ = model(spec.get("model") or {})
+    if model_ is None:
+        return None
+    hardware_ = hardware(spec)
+    if hardware_ is None:
+        raise BadInput(
+            "hardware.model: of no use without hardware.gpu, or hardware.peak_tflops and "
+            "hardware.memory_bandwidth_gb_per_s"
+        )
+    return hardware_, model_
+
+
+def running_of(summary: Mapping[str, Any], requests: Any) -> dict[str, float]:
+    """`running` of a run, or what its means say where it kept no request log (requests: None).
+
+    Little's law: requests a second times the mean time from first to last token; on average a
+    sequence holds its prompt and half of its answer.
+    """
+    if requests is not None:
+        return running(requests, summary.get("window") or {})
+    rate = (summary.get("throughput") or {}).get("requests_per_s")
+    metrics = summary.get("metrics") or {}
+    e2e, ttft, prompt, output = (
+        (metrics.get(name) or {}).get("mean")
+        for name in ("e2e_s", "ttft_s", "prompt_tokens", "output_tokens")
+    )
+    if rate is None or e2e is None or ttft is None or prompt is None or output is None:
+        return {}
+    sequences = rate * (e2e - ttft)
+    return {"sequences": sequences, "context_tokens": sequences * (prompt + output / 2)}
 
 
 def running(requests: Any, window: Mapping[str, Any]) -> dict[str, float]:

@@ -4,7 +4,7 @@ import io
 from typing import Any
 
 import pytest
-from hand_made import S, objectives, record, run, worker
+from hand_made import S, objectives, record, run, worker, workload
 
 from exporters import console as console_module
 from exporters import summary
@@ -12,6 +12,7 @@ from exporters.console import Console, Screen
 from exporters.units import number, seconds, share
 from tokenswarm.records import Outcome
 from tokenswarm.run import Run, Worker
+from tokenswarm.workload_model import Hardware
 
 
 class Clock:
@@ -145,6 +146,17 @@ def test_the_summary_fits_100_columns_and_shows_the_same_numbers() -> None:
     assert "3 http_error: HTTP 500:" in text
     assert "warmup *" in text
     assert "% of requests met every SLO" in text
+
+
+def test_price_and_utilization_are_shown_where_the_hardware_is_described() -> None:
+    hardware = Hardware(gpu="A100-SXM-80GB", count=2, usd_per_hour=36.0, utilization=0.5,
+                        model={"parameters": 7e9, "tensor_parallel": 1})  # fmt: skip
+    found = run(worker(0, *[record(k) for k in range(100)]), workload=workload(hardware=hardware))
+    use = summary.build(found)["utilization"]
+    text = printed(found)
+    assert "USD per million tokens: 40 input, 364 output, 36 total" in text
+    assert (f"MBU {share(use['mbu'])}, MFU {share(use['mfu'])} of 2 x A100-SXM-80GB; 0.5 sequences "
+            "a replica") in text  # fmt: skip
 
 
 def test_the_verdict_of_an_invalid_run_comes_first_with_its_reasons() -> None:

@@ -12,6 +12,7 @@ import run_folder
 
 from exporters import html_report, report_pictures
 from exporters.report_view import look
+from tokenswarm import economics
 
 VOID = {"meta", "br", "link", "img", "hr", "input"}
 OPTIONAL = {"tr", "td", "th", "thead", "tbody", "li", "p"}  # HTML lets these end by themselves
@@ -200,6 +201,24 @@ def test_the_servers_own_view_is_drawn_and_listed(folder, tmp_path):
                   "latencies.ttft_s.mean 250 ms", "prefix_cache_hit_ratio 1.5 %",
                   "gauges.running.max 8"):  # fmt: skip
         assert words in page.text
+
+
+def test_utilization_is_shown_with_its_formula_and_inputs(folder):
+    summary = json.loads((folder / "summary.json").read_text())
+    hardware = economics.Hardware("H100-SXM", 4, 3350e9, 989e12, 2)
+    summary["utilization"] = economics.utilization(
+        summary, hardware, economics.Model(8e9, 2.0, 131_072),
+        {"sequences": 20.0, "context_tokens": 20_000.0},
+    )  # fmt: skip
+    text = Page(html_report.build(summary, None, None)).text
+    use, tpot = summary["utilization"], summary["metrics"]["tpot_s"]["p50"]
+    assert use["mbu"] == pytest.approx((16e9 + 10_000 * 131_072) / tpot / 6700e9)
+    shown = html_report.show(use["mbu"], "share")
+    assert (f"{shown} = (16 GB of parameters + 1.31 GB of KV cache) / TPOT p50 "
+            f"{html_report.show(tpot, 's')} / 6.7 TB/s") in text  # fmt: skip
+    assert f"{html_report.show(use['mfu'], 'share')} = 2 x 8 billion parameters" in text
+    assert "10 sequences (time average), 131,072 bytes of KV cache a token" in text
+    assert f"MBU {shown}" in text[text.index("Key figures") :]
 
 
 def test_a_run_with_nothing_but_a_summary_has_a_page():

@@ -4,7 +4,6 @@ import json
 import random
 import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,8 +13,9 @@ from exporters import summary
 from exporters.request_log import line
 from tokenswarm import figures
 from tokenswarm.measure import METRICS
-from tokenswarm.records import Outcome, Record
+from tokenswarm.records import BadInput, Outcome, Record
 from tokenswarm.run import Run
+from tokenswarm.workload_model import Hardware
 
 
 def build(found: Run) -> dict[str, Any]:
@@ -182,7 +182,7 @@ def test_prompts_compared() -> None:
 
 def test_price_of_a_million_tokens() -> None:
     # 100 requests of 11 tokens in 20 s: 55 output tokens/s; 100 prompt tokens each: 500/s
-    hardware = SimpleNamespace(gpu="X", count=2, usd_per_hour=36.0, utilization=0.5)
+    hardware = Hardware(gpu="X", count=2, usd_per_hour=36.0, utilization=0.5)
     got = build(run(worker(0, *spread(100)), workload=workload(hardware=hardware)))
     assert got["throughput"]["output_tokens_per_s_per_gpu"] == 27.5
     assert got["cost"] == {
@@ -197,6 +197,54 @@ def test_price_of_a_million_tokens() -> None:
 
 def test_no_price_without_hardware() -> None:
     assert build(run(worker(0, *spread(10))))["cost"] is None
+
+
+SEVEN_BILLION = {"parameters": 7e9, "kv_bytes_per_token": 500_000}
+
+
+def hardware(**over: Any) -> Any:
+    facts = {"peak_tflops": 312, "memory_bandwidth_gb_per_s": 2000, "model": SEVEN_BILLION}
+    return workload(hardware=Hardware(**{**facts, **over}))
+
+
+def test_utilization_where_the_model_is_described(tmp_path: Path) -> None:
+    # one request: tokens from 10.1 to 24.1 s, one every 14 ms: 0.7 sequences of 20 s on average,
+    # which hold the prompt of 100 and half of the answer of 1,001
+    one = record(tokens=1001, itl_ms=14)
+    write_requests(tmp_path, [one])
+    got = build(run(worker(0, *[one] * 20), out=tmp_path, workload=hardware()))["utilization"]
+    context = 0.7 * (100 + 1001 / 2)
+    assert got["inputs"]["batch"] == pytest.approx(0.7)
+    assert got["inputs"]["kv_cache_bytes"] == pytest.approx(context * 500_000)
+    assert got["mbu"] == pytest.approx((14e9 + context * 500_000) / 0.014 / 2e12, rel=1e-3)
+
+
+def test_without_a_request_log_utilization_follows_from_the_means() -> None:
+    one = record(tokens=1001, itl_ms=10)  # 20 of them in 20 s, each 10 s from first to last token
+    made = build(run(worker(0, *[one] * 20), workload=hardware()))
+    assert made["throughput"]["requests_per_s"] == 1
+    assert made["utilization"]["inputs"]["batch"] == pytest.approx(10, rel=1e-3)
+    cache = made["utilization"]["inputs"]["kv_cache_bytes"]
+    assert cache == pytest.approx(10 * 600.5 * 500_000, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("over", "words"),
+    [
+        ({"memory_bandwidth_gb_per_s": None}, "hardware.model: of no use without hardware.gpu"),
+        ({"memory_bandwidth_gb_per_s": None, "gpu": "H100-SMX"}, "unknown GPU 'H100-SMX'"),
+        ({"model": {"weight_bits": 8}}, "hardware.model: give `parameters`"),
+    ],
+)
+def test_hardware_that_cannot_be_reckoned_with_is_refused_before_the_load(
+    over: dict[str, Any], words: str
+) -> None:
+    found = run(worker(0, *spread(30)), workload=hardware(**over))
+    with pytest.raises(BadInput, match=words):
+        summary.Summary().start(found)
+    made = build(found)  # a folder whose report is built again
+    assert made["utilization"] is None
+    assert words in made["warnings"][-1]
 
 
 def write_requests(out: Path, records: list[Record]) -> None:
