@@ -53,6 +53,7 @@ class Stream:
         self._headers: dict[bytes, bytes] = {}
         self._inflate: Any = None
         self._is_stream = False
+        self._understood = False  # at least one event
         self._body = bytearray()
         self._texts: list[str] = []
         self._next_look = _LOOK_EVENTS
@@ -184,6 +185,7 @@ class Stream:
                 shown = payload[:80].decode("utf-8", "replace")
                 self.malformed = f"event {shown!r}: {str(e)[:100]}"
             return
+        self._understood = True
         self._note(event)
         if self._alike is not None and self._alike.head is None and not name:
             self._alike.learn(payload, event)
@@ -312,20 +314,23 @@ class Stream:
         if self.error is not None:
             return Outcome.STREAM_ERROR, self.error
         if self.malformed is not None:
+            if not self._streams and b"json" not in self._headers.get(b"content-type", b"json"):
+                return Outcome.NOT_STREAM, f"expected a JSON document, got '{self._media()}'"
             return Outcome.MALFORMED, self.malformed
         closed = self._closes or not self._streams
         if self.ended_ns is None and self.finish_reason is None and not closed:
             return Outcome.TRUNCATED, "the stream ended without its end mark or a finish reason"
         if not self.event_ns:
-            if closed and self.ended_ns is None and self.finish_reason is None:
-                return Outcome.TRUNCATED, "the body ended without a token"
+            if not self._understood:
+                return Outcome.TRUNCATED, "the body ended without an event"
             return Outcome.EMPTY, "well-formed, but without a token"
         return Outcome.OK, None
 
     def _status_verdict(self, status: int) -> tuple[Outcome, str]:
         text = f"HTTP {status}"
         if 300 <= status < 400 and b"location" in self._headers:
-            to = self._headers[b"location"].decode("latin-1")
+            # what follows a '?' is nobody's address, and may be a signature
+            to = self._headers[b"location"].decode("latin-1").partition("?")[0]
             return (
                 Outcome.HTTP_ERROR,
                 f"{text}: redirect to {to}, not followed: give that as --host",
@@ -341,12 +346,14 @@ class Stream:
             document = None
         if isinstance(document, dict) and document.get("error"):
             return Outcome.STREAM_ERROR, error_text(document["error"])
-        media = self._headers.get(b"content-type", b"nothing").decode("latin-1")
         return (
             Outcome.NOT_STREAM,
-            f"expected Content-Type 'text/event-stream', got '{media}'. "
+            f"expected Content-Type 'text/event-stream', got '{self._media()}'. "
             "Is streaming off on this server?",
         )
+
+    def _media(self) -> str:
+        return self._headers.get(b"content-type", b"nothing").decode("latin-1")
 
 
 class Live:

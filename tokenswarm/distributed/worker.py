@@ -32,6 +32,7 @@ from tokenswarm.distributed.spool import Spool
 from tokenswarm.generator import Generator
 from tokenswarm.offload import offload
 from tokenswarm.records import BadInput, Outcome, Record
+from tokenswarm.stream_secrets import redactor
 
 logger = logging.getLogger(__name__)
 NS = 1_000_000_000
@@ -111,7 +112,7 @@ class WorkerAgent:
             work, data["k"], data["n"],
             backends.make(work), source, make_transport(work, data["host"]),
             work.objectives(), count,
-            lambda text: text.replace(secret, "***") if secret else text,
+            redactor([secret]),
             self._on_record, self._on_stage_done,
         )  # fmt: skip
         self._stage_names = [s.name for s in self.generator.stages]
