@@ -186,6 +186,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     except KeyboardInterrupt:
         return 130
+    except Exception:  # Python's own exit code for it, 1, would say that an SLO failed
+        logging.getLogger(__name__).exception("tokenswarm failed; this is a fault of its own")
+        return 4
 
 
 if __name__ == "__main__":
