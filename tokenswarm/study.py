@@ -41,6 +41,7 @@ class Server:
         self._plan, self._simulated, self._say = plan, simulated, say
         self._engine: Any = None
         self._started = False
+        self._failure: Unfit | None = None
         self.url = plan.host or ""
         self.identity = (
             f"engine {json.dumps(plan.target.engine, sort_keys=True)}"
@@ -50,9 +51,18 @@ class Server:
 
     def start(self) -> None:
         """Start it, once. Raises Unfit when the command fails or it does not get ready."""
+        if self._failure is not None:
+            raise self._failure
         if self._started:
             return
         self._started = True
+        try:
+            self._start()
+        except (Unfit, RuntimeError) as e:
+            self._failure = Unfit(str(e))
+            raise self._failure from None
+
+    def _start(self) -> None:
         target = self._plan.target
         if self._simulated:
             self._start_engine()
@@ -171,7 +181,7 @@ def _run_one(
     try:
         server.start()
         return run(point(), say)
-    except (Unfit, RuntimeError) as e:
+    except Unfit as e:
         return Result(point().folder, "failed", None, str(e))
 
 

@@ -72,11 +72,19 @@ def _engine(value: Any) -> dict[str, Any]:
     given = {"engine": value} if isinstance(value, str) else value
     if not isinstance(given, Mapping):
         raise ValueError(f"must be a name or a mapping of keys, got {spec.show(value)}")
+    sets = engine_sets(given)
     try:
-        engines.load(str(given.get("engine", "default")), engine_sets(given))
+        engines.load(str(given.get("engine", "default")), sets)
     except BadInput as error:
-        raise spec.failure([((), problem) for problem in error.problems]) from None
+        plain = [
+            _without(problem, [f"--set {text}: " for text in sets]) for problem in error.problems
+        ]
+        raise spec.failure([((), problem) for problem in plain]) from None
     return dict(given)
+
+
+def _without(text: str, prefixes: Sequence[str]) -> str:
+    return next((text.removeprefix(p) for p in prefixes if text.startswith(p)), text)
 
 
 def engine_sets(given: Mapping[str, Any]) -> list[str]:
