@@ -232,7 +232,7 @@ def _row(plan: Plan, found: Result | None, root: Path) -> dict[str, Any]:
         "valid": found.valid if found is not None and done else None,
         "invalid_reasons": found.reasons if found else [],
         "slo_passed": found.slo_passed if found else None,
-        "figures": {name: found.figure(name) if found else None for name in FIGURES},
+        "figures": found.figures if found else dict.fromkeys(FIGURES),
     }
 
 

@@ -118,6 +118,11 @@ class Result:
         """The verdict on the SLOs; None when it is not known."""
         return (self.summary.get("slo") or {}).get("passed")
 
+    @property
+    def figures(self) -> dict[str, Any]:
+        """All of FIGURES, as the summary has them."""
+        return {name: at(self.summary, path) for name, path in FIGURES.items()}
+
     def figure(self, name: str) -> float | None:
         """One of FIGURES."""
         value = at(self.summary, FIGURES[name])

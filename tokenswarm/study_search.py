@@ -29,7 +29,7 @@ from tokenswarm.records import BadInput
 from tokenswarm.search import Bounds, Probe
 from tokenswarm.study import SCHEMA, STUDY, TABLE, interruptible, table, words
 from tokenswarm.study_model import level_keys, stages_of
-from tokenswarm.study_point import FIGURES, Point, Result, run, write
+from tokenswarm.study_point import Point, Result, run, write
 from tokenswarm.study_server import Unfit
 
 VARY = {"users": "closed", "rate_per_s": "open"}
@@ -409,5 +409,5 @@ def _row(vary: str, probe: Probe, found: Result, why: list[str], root: Path) -> 
         "full": probe.full,
         "why": why,
         "hint": probe.hint,
-        "figures": {name: found.figure(name) for name in FIGURES},
+        "figures": found.figures,
     }
