@@ -26,13 +26,14 @@ from tokenswarm.records import BadInput
 from tokenswarm.tokens import Form, Tokenizer, all_cores
 
 _log = logging.getLogger(__name__)
-RULES = "index-2"
+RULES = "index-3"
 _CHUNK_BYTES = 1 << 15
 _OVERLAP_BYTES = 512
 _CHUNKS_AT_ONCE = 16
 _PROGRESS_S = 2.0
 _KEPT_CHARS = 128  # at each end of a spliced text, at least
-_EDGE_CHARS = 256  # further in, a word edge is looked for
+_EDGE_CHARS = (256, 4096)  # that much further in a word edge is looked for; code has few
+_SHORTEST_CHARS = 768  # of a text that is worth splicing
 _SPANS = 400
 _GUESS_ERROR = 0.1  # of a span's tokens; beyond it the starts are not offsets into this text
 WORD_EDGE = re.compile(r"[^\W\d_] (?=[^\W\d_])")
@@ -191,14 +192,18 @@ def splice(text: str, start: int) -> tuple[str, int, int] | None:
     offsets of the middle's start and end), or None when the text is short or has no word edge
     where one is needed. Both edges are blanks between letters, where no tokenizer joins.
     """
-    if len(text) < 2 * (_KEPT_CHARS + _EDGE_CHARS):
+    if len(text) < _SHORTEST_CHARS:
         return None
-    head = WORD_EDGE.search(text, _KEPT_CHARS, _KEPT_CHARS + _EDGE_CHARS)
+    middle, last = len(text) // 2, len(text) - _KEPT_CHARS
+    head = WORD_EDGE.search(text, _KEPT_CHARS, min(middle, _KEPT_CHARS + _EDGE_CHARS[-1]))
     if head is None:
         return None
-    last = len(text) - _KEPT_CHARS
-    tails = list(WORD_EDGE.finditer(text, last - _EDGE_CHARS, last))
-    if not tails:
+    tails: list[re.Match[str]] = []
+    for within in _EDGE_CHARS:
+        tails = list(WORD_EDGE.finditer(text, max(middle, last - within), last))
+        if tails:
+            break
+    else:
         return None
     q, z = head.start() + 1, tails[-1].start() + 1
     kept = text[:q] + text[z:]
