@@ -23,10 +23,11 @@ from tokenswarm.records import Outcome, Record
 
 # Facts of a Record that most requests have at their default: name in the file, in the Record.
 EXTRAS = (
-    "retries", "cached_tokens", "coalesced_reads", "unstamped_reads", "url", "first_event_tokens",
+    "retries", "reconnected", "cached_tokens", "coalesced_reads", "unstamped_reads", "url",
+    "first_event_tokens",
 )  # fmt: skip
-_DEFAULTS = {"retries": 0, "cached_tokens": None, "coalesced_reads": 0, "unstamped_reads": 0,
-             "url": None, "first_event_tokens": 1}  # fmt: skip
+_DEFAULTS = {"retries": 0, "reconnected": False, "cached_tokens": None, "coalesced_reads": 0,
+             "unstamped_reads": 0, "url": None, "first_event_tokens": 1}  # fmt: skip
 
 
 def _unix(ns: int | None) -> float | None:

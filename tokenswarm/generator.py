@@ -36,6 +36,7 @@ from tokenswarm.offload import offload
 from tokenswarm.records import Outcome, Prompt, Record
 from tokenswarm.snapshot import Snapshot, StageStats
 from tokenswarm.stream import Live, Stream, settle
+from tokenswarm.talks import Talk, maker, stage_sessions
 from tokenswarm.transport import Connection, LoopClock, Transport, TransportError
 
 NS = 1_000_000_000
@@ -128,6 +129,8 @@ class Generator:
         )
         self._drain_until = math.inf
         self._bases = stage_bases(self.stages)
+        self._in_sessions = self.load.mode == "closed" and hasattr(source, "session")
+        self._talks: dict[int, Talk] = {}
         self._open_feed: Feed | None = None
         self._arrivals: Iterator[arrivals.Arrival] = iter(())
         limit = self.load.max_in_flight
@@ -165,9 +168,14 @@ class Generator:
         if feed is None:
             users = self._users(stage)
             requests = self.stages[stage].requests
-            indices = closed_indices(self._bases[stage], requests, users, self.k, self.n)
-            ahead = min(_MAX_AHEAD, 2 * len(slots_of(users, self.k, self.n)) + 16)
-            feed = self._feeds[stage] = Feed(self._make, indices, ahead)
+            mine = len(slots_of(users, self.k, self.n))
+            if self._in_sessions:
+                sessions = stage_sessions(self.source, stage, requests, users, self.k, self.n)
+                feed = Feed(maker(self.source, self.backend.build), sessions, mine + 4)
+            else:
+                indices = closed_indices(self._bases[stage], requests, users, self.k, self.n)
+                feed = Feed(self._make, indices, min(_MAX_AHEAD, 2 * mine + 16))
+            self._feeds[stage] = feed
         return feed
 
     # -- the run -------------------------------------------------------------------------------
@@ -274,7 +282,7 @@ class Generator:
                 gevent.sleep(_POLL_S)
                 due_ns = time.time_ns()
                 continue
-            item = self._take(self._feed(stage))
+            item = self._next(j, stage)
             if item is None:
                 self._exhaust(stage, time.time_ns())
                 return
@@ -285,11 +293,13 @@ class Generator:
                 with self._gate:
                     if self.stopping:
                         return
-                    answered = self._issue(stage, item, due_ns)
+                    answer = self._issue(stage, item, due_ns)
             finally:
                 self.active_slots -= 1
+            if j in self._talks:
+                self._talks[j].heard(answer.text)
             pause = float(self.load.think_s(self.workload.seed, item[0].index))
-            failures = 0 if answered else failures + 1
+            failures = 0 if answer.event_ns else failures + 1
             if failures:
                 # a server that is gone must not be hammered, nor a disk filled with failures
                 pause = max(pause, _BACK_OFF_S[min(failures, len(_BACK_OFF_S)) - 1])
@@ -297,6 +307,21 @@ class Generator:
             if pause:
                 self._stop.wait(timeout=pause)
                 due_ns += round(pause * NS)
+
+    def _next(self, j: int, stage: int) -> Item | None:
+        """The next request of slot j: of the session it is in, else of the stage's feed."""
+        try:
+            if j in self._talks and (item := self._talks[j].next()) is not None:
+                return item
+        except Exception as e:  # noqa: BLE001 - ends the run; `run` raises it
+            self.error = self.error or e
+            self.stop()
+            return None
+        taken = self._take(self._feed(stage))
+        if not isinstance(taken, Talk):
+            return taken
+        self._talks[j] = taken
+        return taken.next()
 
     def _stage_at(self, instant_ns: int) -> int | None:
         """The stage that a request due now belongs to; None when the last one is over."""
@@ -313,7 +338,10 @@ class Generator:
         return None
 
     def _belongs(self, j: int, stage: int) -> bool:
-        return j < self._users(stage) and stage not in self._exhausted
+        if j >= self._users(stage):
+            return False
+        # a user in the middle of a session goes on when there is no new one
+        return stage not in self._exhausted or (j in self._talks and self._talks[j].goes_on)
 
     def _active(self, j: int, stage: int, instant_ns: int) -> bool:
         """Whether a ramp has reached slot j yet, or has left it behind."""
@@ -352,7 +380,7 @@ class Generator:
 
     # -- one request ---------------------------------------------------------------------------
 
-    def _take(self, feed: Feed) -> Item | None:
+    def _take(self, feed: Feed) -> Any | None:
         try:
             return feed.take()
         except Exception as e:  # noqa: BLE001 - ends the run; `run` raises it
@@ -360,8 +388,8 @@ class Generator:
             self.stop()
             return None
 
-    def _issue(self, stage: int, item: Item, due_ns: int) -> bool:
-        """Send one request and wait for its answer; True when a token came.
+    def _issue(self, stage: int, item: Item, due_ns: int) -> Stream:
+        """Send one request and wait for its answer.
 
         Accounting for it is left to the settler, so that a user's next request leaves at once.
         """
@@ -385,10 +413,11 @@ class Generator:
             session=prompt.session,
             turn=prompt.turn,
             retries=retries,
+            reconnected=connection.is_second,
         )
         self._unsettled.append((record, stream, failure))
         self._settler_wakes.set()
-        return bool(stream.event_ns)
+        return stream
 
     def _exchange(
         self, item: Item, stats: StageStats
@@ -445,7 +474,11 @@ class Generator:
             self._settler_wakes.wait()
             slice_ends = time.monotonic_ns() + _SLICE_NS
             while self._unsettled:
-                self._account(*self._unsettled.popleft())
+                try:
+                    self._account(*self._unsettled.popleft())
+                except Exception as e:  # noqa: BLE001 - ends the run, told by `run`; never hangs it
+                    self.error = self.error or e
+                    self.stop()
                 if time.monotonic_ns() > slice_ends and len(self._unsettled) < _MOST_UNSETTLED:
                     gevent.sleep(0)
                     slice_ends = time.monotonic_ns() + _SLICE_NS

@@ -134,6 +134,7 @@ class Record:
     session: int | None = None
     turn: int | None = None
     retries: int = 0
+    reconnected: bool = False
     url: str | None = None
 
     @property

@@ -50,6 +50,11 @@ class Document:
         self._parser: Any = None
         self._framed = False
 
+    @property
+    def is_heard(self) -> bool:
+        """A byte of the response has come."""
+        return bool(self.framing_bytes or self.status)
+
     def attach(self, parser: Any) -> None:
         """The parser that will call back."""
         self._parser = parser

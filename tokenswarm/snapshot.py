@@ -30,6 +30,7 @@ _STAGE_COUNTERS = (
     "started", "ended", "dropped", "lost", "prompt_tokens", "output_tokens", "output_chars",
     "events", "reads", "batched_reads", "coalesced_reads", "unstamped_reads",
     "compared", "exact", "good", "source_differs", "retries", "retry_wait_ns",
+    "reconnected",
 )  # fmt: skip
 
 
@@ -63,6 +64,7 @@ class StageStats:
     source_differs: int = 0
     retries: int = 0
     retry_wait_ns: int = 0
+    reconnected: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
     histograms: dict[str, Histogram] = field(default_factory=dict)
     slo_evaluated: Counter[str] = field(default_factory=Counter)
@@ -89,6 +91,7 @@ class StageStats:
         self.coalesced_reads += record.coalesced_reads
         self.unstamped_reads += record.unstamped_reads
         self.retries += record.retries
+        self.reconnected += record.reconnected
         if record.error is not None:
             self.add_error(record.outcome, record.error)
         if record.prompt_tokens_source == "usage" and record.prompt_tokens_expected is not None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import orjson
@@ -80,6 +81,11 @@ class Stream:
         self.finish_reason: str | None = None
         self.error: str | None = None
         self.malformed: str | None = None
+
+    @property
+    def is_heard(self) -> bool:
+        """A byte of the response has come."""
+        return bool(self.framing_bytes) or self.status is not None
 
     # -- httptools' callbacks ------------------------------------------------------------------
 
@@ -259,8 +265,9 @@ class Stream:
         """Look at what the end of the body left behind: an unterminated end mark, a document."""
         if self._is_stream:
             before = self.malformed
-            for payload, name in self._sse.finish():
-                self._event(payload, name)
+            with suppress(EventTooLong):  # told already, when it was read
+                for payload, name in self._sse.finish():
+                    self._event(payload, name)
             self.malformed = before  # cut off is truncated, not malformed
             self.after_read(stamped=True)
         elif not self._streams and self.status == 200:

@@ -72,7 +72,7 @@ class Answer(Protocol):
     last_token_ns is when a token last came (None before the first), ended_ns when the
     protocol's own end mark came: both decide on time-outs. until_close is True for a body that
     only the end of the connection ends. framing_bytes counts bytes read since the last piece of
-    the body: the answer sets it to 0 then.
+    the body: the answer sets it to 0 then. is_heard: a byte of the response has come.
     """
 
     read_ns: int
@@ -80,6 +80,7 @@ class Answer(Protocol):
     keep_alive: bool
     until_close: bool
     framing_bytes: int
+    is_heard: bool
     last_token_ns: int | None
     ended_ns: int | None
 
@@ -151,13 +152,14 @@ class Connection:
 
     __slots__ = (
         "_addresses", "_answer", "_done", "_error", "_in", "_opener", "_out", "_parser", "_raw",
-        "_recvmsg", "_sock", "_tls", "_watcher", "connect_ns", "idle_since_ns", "reusable",
-        "sent_ns", "target", "upload_ns", "used",
+        "_recvmsg", "_sock", "_tls", "_watcher", "connect_ns", "idle_since_ns", "is_second",
+        "reusable", "sent_ns", "target", "upload_ns", "used",
     )  # fmt: skip
 
     def __init__(self, target: Target, addresses: Addresses | None = None) -> None:
         self.target = target
         self.used = False
+        self.is_second = False  # the first, a kept one, was closed by the server
         self._addresses = addresses
         self._sock: Any = None
         self._tls: ssl.SSLObject | None = None
@@ -530,20 +532,30 @@ class Transport:
         Returns the connection, for sent_ns, connect_ns and upload_ns; it already serves others.
         Raises TransportError, whose `connection` attribute is that connection.
         """
-        connection = self._take()
-        fresh = connection is None
-        if connection is None:
-            connection = Connection(self.target, self._addresses)
+        head = self.head(path, method)
+        payload = b"%b%d\r\n%b\r\n%b" % (head, len(body), more, body)
+        connection = self._take() or Connection(self.target, self._addresses)
+        was_kept = connection.used
+        try:
+            return self._send_on(connection, payload, answer)
+        except TransportError as e:
+            # A server may close a kept connection in the moment when it is used again. That is
+            # no answer to this request, which is asked once more, on a connection of its own.
+            if not was_kept or e.outcome is not Outcome.CONNECTION_LOST or answer.is_heard:
+                raise
+        connection = Connection(self.target, self._addresses)
+        connection.is_second = True
+        return self._send_on(connection, payload, answer)
+
+    def _send_on(self, connection: Connection, payload: bytes, answer: Any) -> Connection:
         self.in_flight.add(connection)
         try:
-            if fresh:
-                connection.open(self.timeouts.connect, self.tls)
-            elif connection.used:
+            if connection.used:
                 connection.connect_ns = None
+            elif connection.connect_ns is None:
+                connection.open(self.timeouts.connect, self.tls)
             connection.used = True
-            connection.exchange(
-                b"%b%d\r\n%b\r\n%b" % (self.head(path, method), len(body), more, body), answer
-            )
+            connection.exchange(payload, answer)
         except TransportError as e:
             connection.close()
             e.connection = connection  # type: ignore[attr-defined]

@@ -235,6 +235,9 @@ def _warnings(run: Run, found: dict[str, Any]) -> Iterator[str]:
     if stats.source_differs:
         yield (f"{stats.source_differs} answers had another number of output tokens by the "
                "server's usage than by the tokenizer")  # fmt: skip
+    if stats.reconnected:
+        yield (f"{stats.reconnected} requests were sent a second time, on a new connection, "
+               "because the server had closed the kept one")  # fmt: skip
     if stats.retries:
         yield f"{stats.retries} retries, which waited {stats.retry_wait_ns / NS:.1f} s in all"
 

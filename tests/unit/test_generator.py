@@ -52,7 +52,9 @@ class Wire:
         self.sent = 0
 
     def send(self, path, body, answer, more=b""):
-        connection = SimpleNamespace(sent_ns=time.time_ns(), connect_ns=None, upload_ns=None)
+        connection = SimpleNamespace(
+            sent_ns=time.time_ns(), connect_ns=None, upload_ns=None, is_second=False
+        )
         cancelled = Event()
         self.in_flight.add(cancelled)
         self.sent += 1

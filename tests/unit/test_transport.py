@@ -567,3 +567,41 @@ def test_the_loop_clock_sees_a_loop_that_was_held():
         clock.close()
     assert during >= 200_000_000
     assert sorted(lags)[10] < during / 20
+
+
+def closes_when_used_again(then):
+    """A script: one good answer; the next request, on the kept connection, gets this instead."""
+
+    def script(peer):
+        peer.request()
+        peer.send(WHOLE)
+        if peer.request() != (b"", b""):
+            then(peer)
+
+    return script
+
+
+@pytest.mark.parametrize("reset", [False, True])
+def test_a_kept_connection_that_is_closed_when_used_again_is_replaced_once(reset):
+    script = closes_when_used_again(lambda peer: peer.reset() if reset else None)
+    with Server(script) as server, client(server.url) as transport:
+        first, second = Asked(transport), Asked(transport)
+    assert (first.outcome, second.outcome, second.text) == (Outcome.OK, Outcome.OK, "ab")
+    assert (first.connection.is_second, second.connection.is_second) == (False, True)
+    assert second.connection.connect_ns is not None
+    assert server.connections == 2
+
+
+def test_a_new_connection_that_is_closed_at_once_is_not_replaced():
+    with Server(lambda peer: peer.request()) as server, client(server.url) as transport:
+        asked = Asked(transport)
+    assert asked.outcome is Outcome.CONNECTION_LOST
+    assert server.connections == 1
+
+
+def test_an_answer_that_has_begun_is_not_asked_for_again():
+    script = closes_when_used_again(lambda peer: peer.send(b"HTTP/1.1"))
+    with Server(script) as server, client(server.url) as transport:
+        first, second = Asked(transport), Asked(transport)
+    assert (first.outcome, second.outcome) == (Outcome.OK, Outcome.CONNECTION_LOST)
+    assert server.connections == 1
