@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
+from typing import Any
 
 import gevent
 from gevent.event import Event
@@ -24,15 +25,15 @@ _REST = 4.0  # above it, rest so many times as long as a batch took
 
 
 class Feed:
-    """Items for the indices of an iterator, in its order; ahead of them are kept ready."""
+    """What `make` gives for the indices of an iterator, in its order; ahead are kept ready."""
 
     def __init__(
-        self, make: Callable[[Sequence[int]], list[Item]], indices: Iterator[int], ahead: int
+        self, make: Callable[[Sequence[Any]], list[Any]], indices: Iterator[Any], ahead: int
     ) -> None:
         self._make = make
         self._indices = indices
         self._ahead = max(1, ahead)
-        self._ready: deque[Item] = deque()
+        self._ready: deque[Any] = deque()
         self._more = Event()
         self._room = Event()
         self._finished = False
@@ -58,7 +59,7 @@ class Feed:
         self._finished = True
         self._more.set()
 
-    def take(self) -> Item | None:
+    def take(self) -> Any | None:
         """The next item, None when there are no more; waits where preparing is behind.
 
         Raises what making an item raised.
