@@ -45,6 +45,7 @@ def build(run: Run, verdict: Verdict | None = None) -> dict[str, Any]:
         "requests": figures.requests(total),
         "tokens": {"prompt": total.prompt_tokens, "output": total.output_tokens},
         "makespan_s": _makespan_s(run),
+        "steady_state": run.steady_state,
         "throughput": found["throughput"],
         "metrics": _with_intervals(run, found, warnings),
         "slo": _slo(run, verdict, found),
@@ -60,6 +61,7 @@ def build(run: Run, verdict: Verdict | None = None) -> dict[str, Any]:
         "cost": economics.cost(_hardware(run), found["throughput"]),
         "utilization": None,
         "server": run.server,
+        "urls": figures.urls(total),
         "warnings": warnings,
     }
     made["utilization"] = _utilization(run, made)

@@ -15,6 +15,7 @@ from typing import Any
 
 from tokenswarm.histogram import Histogram
 from tokenswarm.measure import METRICS, NS
+from tokenswarm.records import Outcome
 from tokenswarm.run import Run
 from tokenswarm.snapshot import Series, Snapshot, StageStats
 
@@ -76,6 +77,23 @@ def requests(stats: StageStats) -> dict[str, Any]:
         "due": stats.due, "sent": stats.started, "ok": stats.ok, "failed": stats.failed,
         "dropped": stats.dropped, "lost": stats.lost, "by_outcome": by_outcome,
     }  # fmt: skip
+
+
+def urls(stats: StageStats) -> dict[str, dict[str, Any]] | None:
+    """What each of several servers did, over the whole run; None when there was only one."""
+    found: dict[str, dict[str, Any]] = {}
+    for url in sorted({url for url, _ in stats.by_url}):
+        counts = {name: n for (of, name), n in stats.by_url.items() if of == url}
+        by_outcome = {o.value: counts[o.value] for o in Outcome if o.value in counts}
+        ok = by_outcome.get(Outcome.OK.value, 0)
+        found[url] = {
+            "requests": sum(by_outcome.values()),
+            "ok": ok,
+            "by_outcome": by_outcome,
+            "output_tokens": counts.get("output_tokens", 0),
+            "ttft_mean_s": counts.get("ttft_ns", 0) / ok / NS if ok else None,
+        }
+    return found or None
 
 
 def throughput(

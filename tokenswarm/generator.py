@@ -38,6 +38,7 @@ from tokenswarm.snapshot import Snapshot, StageStats
 from tokenswarm.stream import Live, Stream, settle
 from tokenswarm.talks import Talk, maker, stage_sessions
 from tokenswarm.transport import Connection, LoopClock, Transport, TransportError
+from tokenswarm.transport_balance import Balanced
 
 NS = 1_000_000_000
 STAGE_INDICES = 10_000_000  # indices that a closed-loop stage without a known number may use
@@ -88,7 +89,7 @@ class Generator:
         n: int,
         backend: Backend,
         source: Any,
-        transport: Transport,
+        transport: Transport | Balanced,
         objectives: Sequence[slo.Objective],
         count: Callable[[str], int] | None,
         redact: Callable[[str], str],
@@ -121,6 +122,7 @@ class Generator:
         self._entered: dict[int, AsyncResult] = {i: AsyncResult() for i in range(len(self.stages))}
         self._exhausted: set[int] = set()
         self._stop = Event()
+        self._names_urls = len(workload.backend.urls) > 1
         self._cut = Event()  # nothing in flight may go on
         self._retry = workload.retry
         self._id = secrets.token_hex(4).encode()  # two runs at a server must not share names
@@ -414,6 +416,7 @@ class Generator:
             turn=prompt.turn,
             retries=retries,
             reconnected=connection.is_second,
+            url=connection.target.url if self._names_urls else None,
         )
         self._unsettled.append((record, stream, failure))
         self._settler_wakes.set()

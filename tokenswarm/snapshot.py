@@ -70,6 +70,7 @@ class StageStats:
     slo_evaluated: Counter[str] = field(default_factory=Counter)
     slo_met: Counter[str] = field(default_factory=Counter)
     errors: Counter[tuple[str, str]] = field(default_factory=Counter)
+    by_url: Counter[tuple[str, str]] = field(default_factory=Counter)
     differences: Counter[int] = field(default_factory=Counter)
 
     def histogram(self, name: str) -> Histogram:
@@ -92,6 +93,8 @@ class StageStats:
         self.unstamped_reads += record.unstamped_reads
         self.retries += record.retries
         self.reconnected += record.reconnected
+        if record.url is not None:
+            self.add_url(record.url, record)
         if record.error is not None:
             self.add_error(record.outcome, record.error)
         if record.prompt_tokens_source == "usage" and record.prompt_tokens_expected is not None:
@@ -129,6 +132,13 @@ class StageStats:
         if key not in self.errors and sum(k[0] == outcome for k in self.errors) >= _KEPT_TEXTS:
             key = (outcome.value, OTHER_TEXTS)
         self.errors[key] += 1
+
+    def add_url(self, url: str, record: Record) -> None:
+        """Count the request for the one of several servers that answered it."""
+        self.by_url[url, record.outcome.value] += 1
+        self.by_url[url, "output_tokens"] += record.output_tokens or 0
+        for value in values(record, METRICS["ttft_s"]):
+            self.by_url[url, "ttft_ns"] += value
 
     def add_comparison(self, difference: int) -> None:
         """Count what the server's prompt_tokens were, minus what was asked."""
@@ -171,6 +181,7 @@ class StageStats:
         self.slo_evaluated.update(other.slo_evaluated)
         self.slo_met.update(other.slo_met)
         self.errors.update(other.errors)
+        self.by_url.update(other.by_url)
         self.differences.update(other.differences)
         for name, histogram in other.histograms.items():
             self.histogram(name).merge(histogram)
@@ -183,6 +194,7 @@ class StageStats:
             "evaluated": dict(self.slo_evaluated),
             "met": dict(self.slo_met),
             "errors": [[*key, count] for key, count in self.errors.items()],
+            "urls": [[*key, count] for key, count in self.by_url.items()],
             "differences": [list(pair) for pair in self.differences.items()],
             "h": {name: h.to_wire() for name, h in self.histograms.items()},
         }
@@ -196,6 +208,7 @@ class StageStats:
             slo_evaluated=Counter(wire["evaluated"]),
             slo_met=Counter(wire["met"]),
             errors=Counter({(outcome, text): n for outcome, text, n in wire["errors"]}),
+            by_url=Counter({(url, name): n for url, name, n in wire["urls"]}),
             differences=Counter({int(d): n for d, n in wire["differences"]}),
             histograms={
                 name: Histogram.from_wire(h, METRICS[name].bounds) for name, h in wire["h"].items()

@@ -80,7 +80,9 @@ class SseParser:
         *lines, rest = piece.split(b"\n")
         events: list[Event] = []
         for line in lines:
-            self._line(line, events)
+            # blank lines between events mean nothing: a million of them must not cost a second
+            if line or self._data or self._name or self._first:
+                self._line(line, events)
         if rest:
             self._hold(rest)
         return events

@@ -34,7 +34,7 @@ _INFLATE_STEP = 1 << 20
 MAX_DOCUMENT_BYTES = 16 << 20
 MAX_ANSWER_CHARS = 64 << 20
 MAX_TOKEN_EVENTS = 1_000_000
-MAX_INFLATED_BYTES = 4 << 20  # of one read of 64 KiB
+MAX_INFLATED_BYTES = 2 << 20  # of one read of 64 KiB
 _LOOK_EVENTS = 1024  # how often that is looked at
 
 

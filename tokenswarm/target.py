@@ -9,20 +9,35 @@ from tokenswarm.records import BadInput
 
 
 @dataclass(frozen=True, slots=True)
+class Proxy:
+    """An HTTP proxy on the way; key is what its Basic authorization wants, '' for none."""
+
+    host: str
+    port: int
+    key: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Target:
-    """Where requests go: one base URL, taken apart."""
+    """Where requests go: one base URL, taken apart, and the proxy on the way, if any."""
 
     url: str
     tls: bool
     host: str
     port: int
     prefix: str
+    proxy: Proxy | None = None
 
     def path(self, path: str) -> str:
         """A protocol's path below the base URL; '/v1' is not doubled when both have it."""
         if self.prefix.endswith("/v1") and path.startswith("/v1/"):
             return self.prefix + path[3:]
         return self.prefix + path
+
+    @property
+    def authority(self) -> str:
+        """Host and port, as CONNECT has them."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @property
     def host_header(self) -> str:

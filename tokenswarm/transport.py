@@ -30,7 +30,7 @@ from gevent.pool import Group
 
 from tokenswarm import __version__
 from tokenswarm.records import BadInput, Outcome
-from tokenswarm.target import Target
+from tokenswarm.target import Proxy, Target
 
 SO_TIMESTAMPNS = 35
 _TIMESPEC = struct.Struct("@ll")
@@ -187,6 +187,8 @@ class Connection:
         self._opener = gevent.getcurrent()
         try:
             self._connect()
+            if self.target.proxy is not None and self.target.tls:
+                self._tunnel(self.target.proxy)
             if self.target.tls:
                 assert tls is not None
                 self._handshake(tls)
@@ -211,6 +213,8 @@ class Connection:
 
     def _connect_error(self, text: str) -> TransportError:
         where = f"{self.target.host}:{self.target.port}"
+        if self.target.proxy is not None:
+            where += f" through proxy {self.target.proxy.host}:{self.target.proxy.port}"
         return TransportError(Outcome.CONNECT_ERROR, f"{where}: {text}")
 
     def _connect(self) -> None:
@@ -236,6 +240,21 @@ class Connection:
         self._raw = sock._sock  # the plain socket: a callback must never switch greenlets
         self._recvmsg = self._raw.recvmsg
         self._watcher = get_hub().loop.io(sock.fileno(), _READ_EVENT)
+
+    def _tunnel(self, proxy: Proxy) -> None:
+        """Have the proxy connect us to the server: from then on it only passes bytes on."""
+        authority = self.target.authority
+        lines = [f"CONNECT {authority} HTTP/1.1", f"Host: {authority}", *_proxy_headers(proxy)]
+        self._sock.sendall("\r\n".join([*lines, "", ""]).encode())
+        said = b""
+        while b"\r\n\r\n" not in said and len(said) < _READ_BYTES:
+            data = self._sock.recv(1)  # not a byte of what the server says itself
+            if not data:
+                raise ConnectionResetError(errno.ECONNRESET, "closed by the proxy")
+            said += data
+        status = said.split(b"\r\n", 1)[0].decode("latin-1")
+        if status.split(" ")[1:2] != ["200"]:
+            raise OSError(f"the proxy said '{status[:80]}' to CONNECT {authority}")
 
     def _handshake(self, context: ssl.SSLContext) -> None:
         # Through MemoryBIO, because an SSLSocket hides the ancillary data with the stamps.
@@ -465,8 +484,13 @@ def _os_error_text(e: OSError) -> str:
 
 def resolve(target: Target) -> Addresses:
     """The addresses of a target's host. Raises OSError (socket.gaierror)."""
-    found: Addresses = gevent.socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
+    to = target.proxy or target
+    found: Addresses = gevent.socket.getaddrinfo(to.host, to.port, type=socket.SOCK_STREAM)
     return found
+
+
+def _proxy_headers(proxy: Proxy) -> list[str]:
+    return [f"Proxy-Authorization: Basic {proxy.key}"] if proxy.key else []
 
 
 def tls_context(ca_file: str | None, insecure: bool) -> ssl.SSLContext:
@@ -510,8 +534,13 @@ class Transport:
         key = f"{method} {path}"
         found = self._heads.get(key)
         if found is None:
+            asked, extra = self.target.path(path), list[str]()
+            if self.target.proxy is not None and not self.target.tls:
+                asked = f"http://{self.target.host_header}{asked}"
+                extra = _proxy_headers(self.target.proxy)
             lines = [
-                f"{method} {self.target.path(path)} HTTP/1.1",
+                f"{method} {asked} HTTP/1.1",
+                *extra,
                 f"Host: {self.target.host_header}",
                 f"User-Agent: {USER_AGENT}",
                 "Accept: text/event-stream, application/json",

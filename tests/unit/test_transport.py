@@ -9,6 +9,7 @@ import ssl
 import subprocess
 import threading
 import time
+from dataclasses import replace
 
 import gevent
 import pytest
@@ -19,7 +20,7 @@ from tokenswarm import transport as transport_module
 from tokenswarm.clock import NS
 from tokenswarm.records import BadInput, Outcome
 from tokenswarm.stream import Live, Stream
-from tokenswarm.target import parse_url
+from tokenswarm.target import Proxy, parse_url
 from tokenswarm.transport import LoopClock, Timeouts, Transport, TransportError, tls_context
 
 PATIENT = Timeouts(connect=20, first_token=20, stall=20)
@@ -605,3 +606,93 @@ def test_an_answer_that_has_begun_is_not_asked_for_again():
         first, second = Asked(transport), Asked(transport)
     assert (first.outcome, second.outcome) == (Outcome.OK, Outcome.CONNECTION_LOST)
     assert server.connections == 1
+
+
+def relay(peer, to):
+    """Pass bytes on in both directions until either side ends."""
+    upstream = socket.create_connection(to)
+
+    def back():
+        with contextlib.suppress(OSError):
+            while data := upstream.recv(65536):
+                peer.sock.sendall(data)
+        with contextlib.suppress(OSError):
+            peer.sock.shutdown(socket.SHUT_RDWR)
+
+    thread = threading.Thread(target=back)
+    thread.start()
+    with contextlib.suppress(OSError):
+        while data := peer.sock.recv(65536):
+            upstream.sendall(data)
+    with contextlib.suppress(OSError):
+        upstream.shutdown(socket.SHUT_RDWR)
+    thread.join()
+    upstream.close()
+
+
+def through_proxy(url, proxy, key=""):
+    at = parse_url(proxy.url)
+    return replace(parse_url(url), proxy=Proxy(at.host, at.port, key))
+
+
+def test_a_plain_request_goes_to_the_proxy_with_the_whole_url():
+    heads = []
+
+    def script(peer):
+        heads.append(peer.request()[0].decode())
+        peer.send(WHOLE)
+
+    with Server(script) as proxy:
+        target = through_proxy("http://engine.example:8000/base", proxy, "bWU6cw==")
+        transport = Transport(target, PATIENT)
+        asked = Asked(transport)
+        transport.close()
+    assert (asked.outcome, asked.text) == (Outcome.OK, "ab")
+    lines = heads[0].split("\r\n")
+    assert lines[0] == "POST http://engine.example:8000/base/v1/completions HTTP/1.1"
+    assert "Host: engine.example:8000" in lines
+    assert "Proxy-Authorization: Basic bWU6cw==" in lines
+
+
+def test_tls_goes_through_a_tunnel_and_the_proxy_sees_nothing_of_it(certificate, serving):
+    asked_of_proxy = []
+    with Server(answers(WHOLE, WHOLE), wrap=serving) as server:
+        to = parse_url(server.url)
+
+        def script(peer):
+            head = b""
+            while b"\r\n\r\n" not in head:
+                head += peer.sock.recv(1)
+            asked_of_proxy.append(head.decode())
+            peer.send(b"HTTP/1.1 200 Connection established\r\nVia: x\r\n\r\n")
+            relay(peer, (to.host, to.port))
+
+        with Server(script) as proxy:
+            target = through_proxy(server.url, proxy, "bWU6cw==")
+            transport = Transport(
+                target, PATIENT, tls=tls_context(str(certificate / "cert.pem"), False)
+            )
+            asked = [Asked(transport) for _ in range(2)]
+            transport.close()
+    assert [a.outcome for a in asked] == [Outcome.OK, Outcome.OK]
+    assert asked_of_proxy == [
+        f"CONNECT {to.authority} HTTP/1.1\r\nHost: {to.authority}\r\n"
+        "Proxy-Authorization: Basic bWU6cw==\r\n\r\n"
+    ]
+
+
+def test_a_proxy_that_refuses_is_a_connect_error_that_names_it():
+    def script(peer):
+        peer.sock.recv(65536)
+        peer.send(b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n")
+
+    with Server(script) as proxy:
+        target = through_proxy("https://engine.example", proxy)
+        transport = Transport(target, PATIENT, tls=tls_context(None, False))
+        asked = Asked(transport)
+        transport.close()
+    assert asked.outcome is Outcome.CONNECT_ERROR
+    assert asked.error == (
+        f"engine.example:443 through proxy 127.0.0.1:{target.proxy.port}: the proxy said "
+        "'HTTP/1.1 407 Proxy Authentication Required' to CONNECT engine.example:443"
+    )

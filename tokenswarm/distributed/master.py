@@ -33,11 +33,17 @@ from tokenswarm import __version__, arrivals, backends, probe, server_side, work
 from tokenswarm.distributed import processes
 from tokenswarm.distributed.options import Options
 from tokenswarm.distributed.spool import RecordFile
-from tokenswarm.distributed.worker import make_metrics_transport, make_transport, open_prompts
+from tokenswarm.distributed.worker import (
+    make_metrics_transport,
+    make_transport,
+    make_transports,
+    open_prompts,
+)
 from tokenswarm.offload import offload
-from tokenswarm.records import BadInput
+from tokenswarm.records import BadInput, Prompt
 from tokenswarm.run import Exporter, Run, StageWindow, Worker
 from tokenswarm.snapshot import BUCKET_NS, Snapshot
+from tokenswarm.transport import Transport
 from tokenswarm.validity import Verdict, judge
 
 logger = logging.getLogger(__name__)
@@ -248,19 +254,31 @@ class Master:
         source, _ = offload(open_prompts, work)
         self._digest = source.digest
         run.warnings += source.warnings
-        transport = make_transport(work, run.host)
-        backend = backends.make(work)
         prompt = source.probe_prompt()
-        try:
-            if self.options.wait_ready_s:
-                probe.wait_ready(transport, backend, prompt, self.options.wait_ready_s, self._say)
-            if work.prompts.probe:
-                run.probe, warnings = probe.probe(transport, backend, prompt, work.prompts.probe)
-                run.warnings += warnings
-            else:
-                probe.reach(transport)
-        finally:
-            transport.close()
+        for transport in make_transports(work, run.host):
+            try:
+                self._ask_before(run, transport, prompt)
+            finally:
+                transport.close()
+
+    def _ask_before(self, run: Run, transport: Transport, prompt: Prompt) -> None:
+        """Wait for one server where asked to, then probe it; the first one's finding is kept."""
+        work = run.workload
+        backend = backends.make(work)
+        if transport.target.proxy is not None:
+            proxy = transport.target.proxy
+            run.warnings.append(
+                f"requests to {transport.target.url} go through the proxy {proxy.host}:"
+                f"{proxy.port} (environment), whose time is in every latency"
+            )
+        if self.options.wait_ready_s:
+            probe.wait_ready(transport, backend, prompt, self.options.wait_ready_s, self._say)
+        if not work.prompts.probe:
+            probe.reach(transport)
+            return
+        found, warnings = probe.probe(transport, backend, prompt, work.prompts.probe)
+        run.probe = run.probe or found
+        run.warnings += [w for w in warnings if w not in run.warnings]
 
     def _watch_server(self, run: Run) -> None:
         """Look at the engine's own metrics: after the probe, before the load."""

@@ -25,7 +25,16 @@ from typing import Any
 import gevent
 from gevent import get_hub
 
-from tokenswarm import backends, prompts, server_side, target, tokens, transport, workload
+from tokenswarm import (
+    backends,
+    prompts,
+    server_side,
+    target,
+    target_proxy,
+    tokens,
+    transport,
+    workload,
+)
 from tokenswarm.clock import StepWatch
 from tokenswarm.distributed import processes
 from tokenswarm.distributed.spool import Spool
@@ -33,6 +42,8 @@ from tokenswarm.generator import Generator
 from tokenswarm.offload import offload
 from tokenswarm.records import BadInput, Outcome, Record
 from tokenswarm.stream_secrets import redactor
+from tokenswarm.transport_balance import Balanced
+from tokenswarm.transport_limits import make_room
 
 logger = logging.getLogger(__name__)
 NS = 1_000_000_000
@@ -106,11 +117,12 @@ class WorkerAgent:
         work = workload.parse(data["workload"], "workload.yaml")
         sys.setswitchinterval(0.0005)  # a thread that cuts prompts must not hold the loop up
         source, tokenizer = offload(open_prompts, work)
+        make_room(sockets_of(work, data["k"], data["n"]), max(1, len(work.backend.urls)))
         secret = os.environ.get(work.backend.api_key_env or "", "")
         count = tokenizer.count_plain if tokenizer is not None else None
         self.generator = Generator(
             work, data["k"], data["n"],
-            backends.make(work), source, make_transport(work, data["host"]),
+            backends.make(work), source, make_transport(work, data["host"], data["k"]),
             work.objectives(), count,
             redactor([secret]),
             self._on_record, self._on_stage_done,
@@ -348,17 +360,43 @@ def open_prompts(work: Any) -> tuple[Any, Any]:
     return prompts.open_source(work, tokenizer=tokenizer), tokenizer
 
 
-def make_transport(work: Any, host: str) -> transport.Transport:
-    """A transport for a workload. Raises BadInput for a bad URL, CA file or missing key."""
-    to = target.parse_url(host)
+def make_transports(work: Any, host: str) -> list[transport.Transport]:
+    """A transport for each base URL of a workload, which is host's unless backend.urls has some.
+
+    Raises BadInput for a bad URL, CA file, proxy or missing key.
+    """
     limits = work.timeouts
-    return transport.Transport(
-        to,
-        transport.Timeouts(limits.connect, limits.first_token, limits.stall, limits.total),
-        _headers(work),
-        transport.tls_context(work.backend.ca_file, work.backend.insecure) if to.tls else None,
-        keep_alive=work.backend.connection != "new",
-    )
+    timeouts = transport.Timeouts(limits.connect, limits.first_token, limits.stall, limits.total)
+    headers, keep_alive = _headers(work), work.backend.connection != "new"
+    targets = [
+        target_proxy.through(target.parse_url(url), os.environ)
+        for url in (work.backend.urls or (host,))
+    ]
+    return [
+        transport.Transport(to, timeouts, headers, _tls(work, to), keep_alive) for to in targets
+    ]
+
+
+def make_transport(work: Any, host: str, k: int = 0) -> transport.Transport | Balanced:
+    """What worker k sends a workload's requests with. Raises BadInput as make_transports."""
+    transports = make_transports(work, host)
+    if len(transports) == 1:
+        return transports[0]
+    return Balanced(transports, work.backend.balance, first=k)
+
+
+def _tls(work: Any, to: target.Target) -> Any:
+    return transport.tls_context(work.backend.ca_file, work.backend.insecure) if to.tls else None
+
+
+def sockets_of(work: Any, k: int, n: int) -> int | None:
+    """Most requests that worker k of n has in flight; None where only the server decides."""
+    load = work.load
+    most = load.max_in_flight
+    if load.mode == "closed":
+        users = max(int(stage.most_users) for stage in load.resolved_stages())
+        most = users if most is None else min(users, most)
+    return None if most is None else len(range(k, most, n))
 
 
 def _headers(work: Any) -> tuple[tuple[str, str], ...]:
@@ -377,8 +415,8 @@ def _headers(work: Any) -> tuple[tuple[str, str], ...]:
 def make_metrics_transport(work: Any, to: target.Target, same: bool) -> transport.Transport:
     """A transport for an engine's metrics; the server's key goes along only to the same server."""
     headers = _headers(work) if same else ()
-    tls = transport.tls_context(work.backend.ca_file, work.backend.insecure) if to.tls else None
-    return transport.Transport(to, server_side.TIMEOUTS, headers, tls)
+    to = target_proxy.through(to, os.environ)
+    return transport.Transport(to, server_side.TIMEOUTS, headers, _tls(work, to))
 
 
 def fire_request(environment: Any) -> Callable[[Record, str], None]:
