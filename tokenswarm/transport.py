@@ -39,6 +39,7 @@ _READ_BYTES = 65536
 _READ_EVENT = 1  # libev's EV_READ
 _SWEEP_S = 0.05
 _STARVED_SHARE = 0.05
+_RACE_NS = 1_000_000_000
 _MAX_IDLE_NS = 4_000_000_000  # common servers close idle connections after 5 s
 _MAX_FRAMING_BYTES = 1 << 20  # of headers, trailers or chunk extensions in a row
 _TAIL_NS = 250_000_000  # how long the end of the body may follow the protocol's end mark
@@ -569,8 +570,11 @@ class Transport:
             return self._send_on(connection, payload, answer)
         except TransportError as e:
             # A server may close a kept connection in the moment when it is used again. That is
-            # no answer to this request, which is asked once more, on a connection of its own.
-            if not was_kept or e.outcome is not Outcome.CONNECTION_LOST or answer.is_heard:
+            # no answer to this request, which is asked once more, on a connection of its own. A
+            # loss that comes later is the server's failure, and the request's outcome.
+            raced = time.time_ns() - (connection.sent_ns or 0) < _RACE_NS
+            lost = e.outcome is Outcome.CONNECTION_LOST
+            if not (was_kept and lost and raced) or answer.is_heard:
                 raise
         connection = Connection(self.target, self._addresses)
         connection.is_second = True
