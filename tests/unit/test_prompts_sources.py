@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import tempfile
 from collections.abc import Iterator
 from functools import lru_cache
@@ -367,7 +368,8 @@ def test_without_a_path_the_packaged_data_set_is_taken_cut_off_as_it_is(
     monkeypatch.setattr(sharegpt, "packaged", lambda: path)
     source = _open(path=None, input_tokens=100)
     assert source.count(source.prompt(0)) == 100
-    assert any("ends in the middle of a conversation" in w for w in source.warnings)
+    (said,) = [w for w in source.warnings if "packaged.json" in w]
+    assert re.fullmatch(r"packaged\.json: cut off after \d+ conversations", said)
     again = _open(path=None, input_tokens=100)  # from the cache: the warning stays
     assert again.warnings == source.warnings
     with pytest.raises(BadInput, match=r"prompts\.allow_truncated: true"):

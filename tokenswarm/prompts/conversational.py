@@ -6,6 +6,7 @@ is cut off is an error for a path that the user gave, and a warning for the pack
 
 from __future__ import annotations
 
+import dataclasses
 from bisect import bisect_left
 from collections.abc import Iterator
 from pathlib import Path
@@ -100,14 +101,19 @@ def sharegpt_corpus(workload: Any, warnings: list[str], *, with_replies: bool) -
         for conversation in sharegpt.read(path, allow_truncated=allow_truncated, tally=tally):
             yield from passages_of(conversation)
 
-    return open_corpus(
-        f"{cache.file_digest(path)}:{allow_truncated}",
+    packaged = workload.prompts.path is None
+    corpus = open_corpus(
+        f"{cache.file_digest(path)}:{allow_truncated}:{'packaged' if packaged else 'own'}",
         passages,
-        lambda: tally.notes(path),
+        lambda: tally.brief(path) if packaged else tally.notes(path),
         least_bytes=least_bytes(workload),
         with_replies=with_replies,
         warn=warnings.append,
     )
+    if not packaged:
+        return corpus
+    short = tuple(note for note in corpus.warnings if note.startswith(path.name))
+    return dataclasses.replace(corpus, warnings=short)
 
 
 def passages_of(conversation: sharegpt.Conversation) -> Iterator[Passage]:

