@@ -190,7 +190,9 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, help="folder for what the tools write")
     args = parser.parse_args()
     prepare()
-    points = []
+    points: list[Point] = []
+    versions = {tool: PEERS[tool].version for tool in args.tools if PEERS[tool].version}
+    about = circumstances(**versions)
     for n in args.streams:
         for tool in args.tools:
             print(f"{n} streams: {tool}", flush=True)
@@ -198,9 +200,8 @@ def main() -> None:
             points.append(measure(tool, n, keep))
             if points[-1].failure:
                 print(f"  {points[-1].failure}", flush=True)
-    versions = {tool: PEERS[tool].version for tool in args.tools if PEERS[tool].version}
-    about = circumstances(**versions)
-    publish("peers", about, [asdict(p) for p in points], markdown(points), figure(points))
+        # After every number of streams: a long run that is cut short has told something.
+        publish("peers", about, [asdict(p) for p in points], markdown(points), figure(points))
 
 
 if __name__ == "__main__":

@@ -183,12 +183,13 @@ def main() -> None:
     parser.add_argument("--streams", type=int, nargs="+", default=list(STREAMS))
     streams = parser.parse_args().streams
     prepare()
-    points = []
+    points: list[Point] = []
+    about = circumstances()
     for n in streams:
         print(f"{n} streams: {n * ROUNDS:,} requests of {TOKENS} tokens", flush=True)
         points.append(measure(n))
-    about = circumstances()
-    publish("streams", about, [asdict(p) for p in points], markdown(points), figure(points))
+        # After every number of streams: a long run that is cut short has told something.
+        publish("streams", about, [asdict(p) for p in points], markdown(points), figure(points))
 
 
 def prepare() -> None:

@@ -39,6 +39,12 @@ def test_token_ids_are_sent_and_counted_exactly(llama_server: Engine, tmp_path: 
     assert_sound(run(content, llama_server.url, tmp_path), 8, 200, 8)
 
 
+def test_real_text_of_many_prompts_is_counted_alike(llama_server: Engine, tmp_path: Path) -> None:
+    content = workload("openai-completions", 200, 1, load={"users": 2, "requests": 60})
+    finished = run(content, llama_server.url, tmp_path)
+    assert finished.summary["prompts"] == {"exact": 60, "compared": 60, "difference": {}}
+
+
 def test_a_prompt_that_does_not_fit_is_an_http_error_in_its_own_words(
     llama_server: Engine, tmp_path: Path
 ) -> None:
