@@ -26,7 +26,6 @@ AT_ONCE = 3  # on a machine of two cores
 QUIET = ("--set", "base_ms=10", "itl_ms=10")  # nothing that a busy machine could not follow
 KEY = "sk-quite-a-secret-0123456789"
 KEYED = {"api_key_env": "E2E_KEY"}
-PNG = b"\x89PNG\r\n\x1a\n" + bytes(100)
 
 
 @pytest.fixture(scope="module")
@@ -193,9 +192,6 @@ CASES = {
     "LFS pointer": (dataset(b"version https://git-lfs.github.com/spec/v1\noid sha256:abc\n"
                             b"size 1\n"), ["data.json", "LFS"]),
     "truncated": (dataset(CORPUS.read_bytes()[:5000]), ["data.json", "allow_truncated"]),
-    "empty": (dataset(b""), ["data.json", "empty"]),
-    "not ShareGPT": (dataset(json.dumps({"a": [1, 2]}).encode()), ["data.json"]),
-    "binary": (dataset(PNG), ["data.json"]),
     "a run in --out": (run_in_out, ["holds a run already (summary.json)"]),
     "taken port": (taken_port, ["--export prometheus", "in use"]),
     "unknown exporter": (unknown_exporter, ["unknown exporter 'promotheus'", "prometheus"]),
@@ -299,13 +295,13 @@ def small_disk(folder, size):
 def test_a_disk_that_fills_up_is_said_and_the_summary_printed(engine, tmp_path):
     disk = tmp_path / "disk"
     with small_disk(disk, "64k"):
-        load = {"users": 4, "requests": 400}
+        load = {"users": 8, "requests": 160}
         command = run_command(write(tmp_path, workload(load=load)), engine.url, disk / "out",
                               "--workers", "2")  # fmt: skip
         finished = start(command, disk / "out").finish()
         written = (disk / "out" / "requests.jsonl").read_bytes()
     assert finished.code in (0, 3), finished.said
-    assert "400 due, 400 sent: 400 ok" in finished.out
+    assert "160 due, 160 sent: 160 ok" in finished.out
     assert "No space left" in finished.said
     assert "request records were not written" in finished.said
     assert all(json.loads(line)["outcome"] == "ok" for line in written.splitlines())

@@ -41,6 +41,7 @@ _TO_MASTER = ("hello", "prepared", "refused", "failed", "late", "stage_done", "r
               "finished")  # fmt: skip
 _REPORT_S = 1.0
 _MASTER_SILENCE_S = 15
+_SAME_INTERRUPT_S = 0.3
 _WORKERS_PATIENCE_S = 10.0
 # All of Locust's users at once: each of its spawn messages costs a worker 20 ms of argparse,
 # and its users only stand for our slots.
@@ -185,6 +186,7 @@ class _Head:
             self._receiver(kind)(environment, msg)
         self._waiter: gevent.Greenlet | None = None
         self._closed = False
+        self._was_interrupted = False
         self._shown_users = 0
         self._set_load_defaults(work)
         self._listen()
@@ -304,8 +306,15 @@ class _Head:
             self.outlets.close()
 
     def _interrupted(self) -> None:
-        """Ctrl-C: once ends the run in order, twice at once."""
-        signal.signal(signal.SIGINT, _end_at_once)
+        """Ctrl-C: once ends the run in order, twice at once.
+
+        A signal to the whole process group, as `timeout -s INT` sends it, comes a second time
+        from `tokenswarm run`, which passes on what a process sent it: that is the same one.
+        """
+        if self._was_interrupted:
+            return
+        self._was_interrupted = True
+        gevent.spawn_later(_SAME_INTERRUPT_S, signal.signal, signal.SIGINT, _end_at_once)
         if self.master.active and self.master.run is not None and self.master.run.start_ns:
             self._say("ending the run in order; Ctrl-C again ends at once")
             gevent.spawn(self.master.stop, "interrupted")
