@@ -73,6 +73,7 @@ class Run:
     planned_rate: float = 0.0  # now
     achieved_rate: float = 0.0  # over the last interval
     server: dict[str, Any] | None = None  # the engine's own metrics, where scraped
+    steady_state: dict[str, Any] | None = None  # what was discarded, see steady.py
     _merged: tuple[object, Snapshot] | None = field(default=None, repr=False, compare=False)
 
     @property

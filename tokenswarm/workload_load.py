@@ -19,12 +19,13 @@ from pydantic import (
     field_validator,
 )
 
-from tokenswarm import lengths, shapes, spec
+from tokenswarm import lengths, shapes, spec, steady
 from tokenswarm.arrivals import ARRIVALS
 from tokenswarm.lengths import Distribution
 from tokenswarm.shapes import Shape, Steady
 from tokenswarm.spec import Count, Duration, Flag, ListOf, Pause, Positive, Problem, Section, Text
 
+_STEADY_NEEDS = "the stage must end by duration and have a level that stays the same"
 _STAGE_NAME = re.compile(r"\w[\w.-]{0,59}")
 
 
@@ -119,6 +120,7 @@ class Load(Section):
     ] = None
     max_in_flight: Count | None = None
     drain: Pause = 60.0
+    steady_state: Flag = False
 
     @classmethod
     def complete(cls, raw: dict[str, Any]) -> dict[str, Any]:
@@ -141,6 +143,8 @@ class Load(Section):
         stages = raw.get("stages")
         if stages is None:
             yield from _stage_problems(raw, is_open, raw)
+            if raw.get("steady_state") is True and "duration" not in raw:
+                yield ("steady_state",), _STEADY_NEEDS
             return
         for name in _given(raw, "users", "rate_per_s", "duration", "requests"):
             yield (name,), "cannot stand beside stages: each stage says its own"
@@ -154,24 +158,65 @@ class Load(Section):
                 for place, text in _stage_problems(given, is_open, raw):
                     yield ("stages", position, *place), text
         yield from _stage_list_problems(stages, raw.get("arrivals") == "trace")
+        if raw.get("steady_state") is True:
+            yield from _steady_problems(stages)
 
     def resolved_stages(self) -> tuple[Stage, ...]:
-        """The stages of the run; a load without `stages:` is one stage named main."""
-        if self.stages is not None:
-            return self.stages
-        return (
-            Stage(
-                name="main",
-                duration=self.duration,
-                requests=self.requests,
-                users=self.users,
-                rate_per_s=self.rate_per_s,
-            ),
-        )
+        """The stages of the run; a load without `stages:` is one stage named main.
+
+        With steady_state the first measured one is cut into slices, see steady.py.
+        """
+        stages = self.stages
+        if stages is None:
+            stages = (
+                Stage(
+                    name="main",
+                    duration=self.duration,
+                    requests=self.requests,
+                    users=self.users,
+                    rate_per_s=self.rate_per_s,
+                ),
+            )
+        return _sliced(stages) if self.steady_state else stages
+
+    @property
+    def steady_stage(self) -> str | None:
+        """Name of the stage whose steady state is looked for; None without steady_state."""
+        if not self.steady_state:
+            return None
+        return next((s.name for s in self.stages or () if not s.warmup), "main")
 
     def think_s(self, seed: int, index: int) -> float:
         """Closed loop: the pause of a user before request `index`, in seconds."""
         return 0.0 if self.think_time is None else lengths.draw(self.think_time, seed, index, 3)
+
+
+def _sliced(stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
+    """The first measured stage as slices of whole hundredths of a second; the last has the rest."""
+    first = next((i for i, stage in enumerate(stages) if not stage.warmup), None)
+    if first is None:
+        return stages
+    stage = stages[first]
+    hundredths = round((stage.duration or 0.0) * 100)
+    size = hundredths // steady.SLICES
+    sizes = [size] * (steady.SLICES - 1) + [hundredths - size * (steady.SLICES - 1)]
+    slices = (
+        stage.model_copy(
+            update={"name": steady.slice_name(stage.name, k), "duration": hundredths_ / 100}
+        )
+        for k, hundredths_ in enumerate(sizes, 1)
+    )
+    return (*stages[:first], *slices, *stages[first + 1 :])
+
+
+def _steady_problems(stages: Any) -> Iterator[Problem]:
+    """The first measured stage must be one that can settle."""
+    for position, stage in enumerate(stages):
+        if isinstance(stage, Mapping) and stage.get("warmup") is not True:
+            given = _given(stage, "duration", "shape")
+            if given != ["duration"]:
+                yield ("stages", position), f"with load.steady_state: {_STEADY_NEEDS}"
+            return
 
 
 def measured_names(load: Any) -> list[str]:
@@ -179,10 +224,12 @@ def measured_names(load: Any) -> list[str]:
     if not isinstance(load, Mapping):
         return ["main"]
     stages = load.get("stages")
+    sliced = load.get("steady_state") is True  # its slices cannot be named beforehand
     if not isinstance(stages, list | tuple):
-        return ["main"]
+        return [] if sliced else ["main"]
     sections = [stage for stage in _named(stages) if isinstance(stage, Mapping)]
-    return [str(s["name"]) for s in sections if s.get("warmup") is not True]
+    names = [str(s["name"]) for s in sections if s.get("warmup") is not True]
+    return names[1:] if sliced else names
 
 
 def _is_open(raw: Mapping[str, Any]) -> bool:

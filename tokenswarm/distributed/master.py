@@ -29,10 +29,10 @@ import orjson
 from gevent.event import Event
 from gevent.lock import RLock
 
-from tokenswarm import __version__, arrivals, backends, probe, server_side, workload
+from tokenswarm import __version__, arrivals, backends, probe, server_side, steady, workload
 from tokenswarm.distributed import processes
 from tokenswarm.distributed.options import Options
-from tokenswarm.distributed.spool import RecordFile
+from tokenswarm.distributed.spool import RecordFile, mark_warmup
 from tokenswarm.distributed.worker import (
     make_metrics_transport,
     make_transport,
@@ -55,6 +55,7 @@ _PREPARE_TIMEOUT_S = 900.0
 SILENCE_S = 20.0  # a worker that is alive but said nothing for so long counts as lost
 _GRACE_S = 60.0  # beyond load.drain, for the last reports
 _LATE_S = 1.0
+_YIELD_S = 0.01
 _RATE_SAMPLES = 6
 SPOOLS = "workers"  # folder of a run where its workers keep records, see exporters/rebuild.py
 _MOST_COUNTED = 500_000  # arrivals of a plan that are counted beforehand
@@ -113,6 +114,7 @@ class Master:
         self._server: server_side.Watch | None = None
         self._stopped_early: str | None = None
         self._stopped_ns: int | None = None
+        self._counting_up = False
         self._digest: str | None = None
         self._sent: deque[tuple[float, int]] = deque(maxlen=_RATE_SAMPLES)
         self._handlers: dict[str, Callable[[Worker, dict[str, Any]], None]] = {
@@ -165,6 +167,7 @@ class Master:
         """
         self._concluded.clear()
         self._stopped_early = self._stopped_ns = None
+        self._counting_up = False
         self._server = None
         self.summary = None
         try:
@@ -368,7 +371,7 @@ class Master:
     def _worker_of(self, worker_id: str, data: dict[str, Any]) -> Worker | None:
         """Who speaks, if it takes part in the run that is on; the rest comes too late."""
         run = self.run
-        if run is None or data.get("run") != run.id or not self.active:
+        if run is None or data.get("run") != run.id or not self.active or self._counting_up:
             return None
         worker = run.workers.get(worker_id)
         if worker is not None:
@@ -474,15 +477,16 @@ class Master:
         run = self.run
         assert run is not None
         assert run.start_ns is not None
-        ticks = itertools.count(1)
-        began = time.monotonic()
+        until = time.monotonic() + INTERVAL_S
         try:
             while True:
-                until = began + next(ticks) * INTERVAL_S
-                while (left := until - time.monotonic()) > 0:
+                gevent.sleep(_YIELD_S)  # also when late: what workers said must be heard first
+                while (left := until - time.monotonic()) > 0 and not self._all_done(run):
                     gevent.sleep(min(left, 0.05))
-                    if self._all_done(run):
-                        break
+                late = time.monotonic() - until
+                until += INTERVAL_S * (1 + max(0, int(late / INTERVAL_S)))
+                if late > INTERVAL_S:
+                    self._was_away(run, late)
                 self._check_workers(run)
                 self._note_state(run)
                 self._rates(run)
@@ -495,6 +499,12 @@ class Master:
             self._fault("internal_error", f"master: {type(e).__name__}: {e}")
             self._send("drain", {"run": run.id, "seconds": 0}, None)
         self._conclude()
+
+    @staticmethod
+    def _was_away(run: Run, seconds: float) -> None:
+        """Nobody could be heard for so long: that was no worker's silence."""
+        for worker in run.workers.values():
+            worker.reported_s += seconds
 
     @staticmethod
     def _all_done(run: Run) -> bool:
@@ -591,6 +601,7 @@ class Master:
             run = self.run
             assert run is not None
             run.ended = time.time()
+            self._counting_up = True  # a report that comes now would undo what is filled in
             account_for_the_lost(run, self._stopped_ns)
             cancelled = run.merged.total(run.measured).outcomes["cancelled"]
             if cancelled and self._stopped_early is None:
@@ -605,6 +616,7 @@ class Master:
                     f"{self._records.error}"
                 )
             self._records.close()
+            self._find_steady_state(run)
             self._finish_server(run)
             run.state = "done"
             try:
@@ -618,6 +630,24 @@ class Master:
                 self.exit_code = 4
             finally:
                 self._concluded.set()
+
+    @staticmethod
+    def _find_steady_state(run: Run) -> None:
+        """Leave out what came before the steady state, where the workload wants that."""
+        stage = run.workload.load.steady_stage
+        if stage is None:
+            return
+        found = steady.detect(run, stage)
+        run.steady_state = found.to_json() if found is not None else None
+        if found is None:
+            run.warnings.append(f"no steady state looked for: not all of stage {stage} took place")
+        elif found.discarded is None:
+            run.warnings.append(
+                f"stage {stage} came to no steady state: nothing of it was discarded"
+            )
+        elif found.discarded and run.out is not None:
+            names = found.names[: found.discarded]
+            offload(mark_warmup, run.out / "requests.jsonl", names)
 
     def _finish_exporter(self, exporter: Exporter, run: Run) -> None:
         assert self.summary is not None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -160,3 +160,24 @@ class RecordFile:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+
+def mark_warmup(path: Path, stages: Sequence[str]) -> None:
+    """Make warm-up of all requests of these stages in a file of records.
+
+    What the file says of a request must be what the summary counted. A quote inside of a text is
+    escaped, so these words are found as keys only.
+    """
+    names = [f'"stage":"{name}",'.encode() for name in stages]
+    part = path.with_name(f".{path.name}.part")
+    try:
+        with path.open("rb") as lines, part.open("wb") as out:
+            for line in lines:
+                if any(name in line for name in names):
+                    line = line.replace(b'"warmup":false', b'"warmup":true')
+                out.write(line)
+        part.replace(path)
+    except OSError as e:
+        logger.warning("%s could not be written anew: %s", path, e.strerror or e)
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
