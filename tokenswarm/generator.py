@@ -257,7 +257,7 @@ class Generator:
             self.stage = index
             for j in slots_of(self._users(index), self.k, self.n):
                 if j not in slots or slots[j].ready():
-                    slots[j] = self._requests.spawn(self._slot, j, begin)
+                    slots[j] = self._spawn(self._slot, j, begin)
             if index + 1 < len(self.stages):
                 self._feed(index + 1)
             if stage.duration is not None:
@@ -377,10 +377,20 @@ class Generator:
             if self._max_in_flight is not None and len(self._requests) >= self._max_in_flight:
                 self.snapshot.stage(arrival.stage).dropped += 1
                 continue
-            self._requests.spawn(self._issue, arrival.stage, item, due_ns)
+            self._spawn(self._issue, arrival.stage, item, due_ns)
         self.stage = len(self.stages)
 
     # -- one request ---------------------------------------------------------------------------
+
+    def _spawn(self, function: Callable[..., Any], *arguments: Any) -> gevent.Greenlet:
+        greenlet = self._requests.spawn(function, *arguments)
+        greenlet.link_exception(self._broken)
+        return greenlet
+
+    def _broken(self, greenlet: gevent.Greenlet) -> None:
+        """A fault of our own in a user's greenlet ends the run; `run` raises it."""
+        self.error = self.error or greenlet.exception
+        self.stop()
 
     def _take(self, feed: Feed) -> Any | None:
         try:

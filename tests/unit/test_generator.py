@@ -354,3 +354,15 @@ def test_each_request_is_judged_by_its_objectives():
     assert (late.good, late.slo_evaluated["ttft"], late.slo_met["ttft"]) == (0, 6, 0)
     failed = Share(load, slos={"ttft": "<10s"}, wire=Wire(0, Outcome.TIMEOUT_STALLED)).run().stats
     assert (failed.good, failed.slo_evaluated["ttft"], failed.slo_met["ttft"]) == (0, 6, 0)
+
+
+def test_a_fault_of_our_own_in_a_user_ends_the_run_and_is_raised(monkeypatch, capfd):
+    share = Share("load: {users: 2, duration: 30s}")
+
+    def broken(*_):
+        raise ZeroDivisionError("ours")
+
+    monkeypatch.setattr(share.generator, "_issue", broken)
+    with pytest.raises(ZeroDivisionError, match="ours"):
+        share.run()
+    assert "ZeroDivisionError" in capfd.readouterr().err  # gevent prints where it was

@@ -116,6 +116,7 @@ class Master:
         self._stopped_ns: int | None = None
         self._counting_up = False
         self._digest: str | None = None
+        self._sitting = 0
         self._sent: deque[tuple[float, int]] = deque(maxlen=_RATE_SAMPLES)
         self._handlers: dict[str, Callable[[Worker, dict[str, Any]], None]] = {
             "prepared": self._on_prepared,
@@ -204,7 +205,7 @@ class Master:
         )
         make_transport(work, host).close()  # a bad URL or a missing key is said first
         run.warnings += backends.make(work).notes
-        run.out, problem = make_folder(self.options.out, work.name, run.started)
+        run.out, problem = make_folder(self._folder_of_this_run(), work.name, run.started)
         if problem:
             run.warnings.append(problem)
             self._say(f"warning: {problem}")
@@ -235,6 +236,11 @@ class Master:
         self._sent.clear()
         self._sent.append((time.monotonic(), 0))
         self._watcher = gevent.spawn(self._watch)
+
+    def _folder_of_this_run(self) -> str | None:
+        """--out for the first run; for further ones of a web UI's sitting --out-2, --out-3, ..."""
+        out, self._sitting = self.options.out, self._sitting + 1
+        return out if out is None or self._sitting == 1 else f"{out}-{self._sitting}"
 
     def _fresh(self, worker_id: str, k: int) -> Worker:
         known = self.workers[worker_id]

@@ -158,6 +158,10 @@ class WorkerAgent:
             generator.run(data["start_ns"])
         except BadInput as e:
             problem = str(e)
+        except Exception as e:
+            # what was measured so far is still handed in, and the run is invalid
+            logger.exception("The generator failed")
+            problem = f"{type(e).__name__}: {e}"
         cancelled = generator.drain(self._drain_s)
         self._finish(problem, cancelled)
 
