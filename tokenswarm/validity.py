@@ -34,7 +34,7 @@ CODES = (
 _ENOUGH_READS = 100
 # Loop lag delays stamps only where the kernel does not give them.
 _STAMPED_BY_KERNEL = 0.99
-_STOOD_STILL_S = 2.0  # an event loop that was away for longer did not do what was planned
+_STOOD_STILL_S = 3.0  # an event loop that was away for longer did not do what was planned
 _WORTH_SAYING = 0.01  # shares below are noise and get no warning
 
 
