@@ -50,6 +50,12 @@ def summary(folder: Path) -> dict[str, Any]:
     return content
 
 
+def first_tokens(folder: Path) -> list[float]:
+    """When the first token of each request came, by requests.jsonl; Unix seconds, ascending."""
+    rows = map(json.loads, (folder / "out" / "requests.jsonl").read_text().splitlines())
+    return sorted(row["first_token"] for row in rows if row["first_token"] is not None)
+
+
 def require_answers(code: int, folder: Path, served: list[Served]) -> None:
     """End the benchmark with what tokenswarm printed (`folder`/log) when there is no result."""
     if not served or not (folder / "out" / "summary.json").exists():

@@ -47,6 +47,8 @@ class Point:
     reported: Figures
     valid: bool
     invalid_reasons: list[str]
+    stamp_after_us_p50: float
+    stamp_after_us_p99: float
     events_per_s: float
     us_per_event: float
     peak_mb: float
@@ -69,6 +71,16 @@ def reported_figures(metrics: dict[str, Any]) -> Figures:
     return Figures(
         *(metrics[name][q] * 1e3 for name in ("ttft_s", "tpot_s", "itl_s") for q in ("p50", "p99"))
     )
+
+
+def stamps_after_us(served: list[Served], firsts: list[float]) -> list[float]:
+    """From handing a first token to the kernel to its stamp here, both in order of time.
+
+    This is the error of the clockwork alone: a request that waits in the server's socket before it
+    is read makes TTFT longer for a client than for the server's log, and rightly so.
+    """
+    pairs = zip(sorted(s.first for s in served), firsts, strict=True)
+    return [(here - there) * 1e6 for there, here in pairs]
 
 
 def one_run(streams: int, folder: Path) -> tuple[Truth, Usage, dict[str, Any]]:
@@ -97,12 +109,14 @@ def measure(streams: int) -> Point:
     limit = limit_at(streams)
     with tempfile.TemporaryDirectory() as name:
         truth, usage, summary = one_run(streams, Path(name))
+        firsts = product.first_tokens(Path(name))
     served = truth.of_length(TOKENS)
     events = len(served) * TOKENS
     # The server's log and ours must tell of the same requests.
     counted = (summary["requests"]["ok"], summary["tokens"]["output"])
     if counted != (len(served), events):
         raise SystemExit(f"tokenswarm counted {counted}, the server {(len(served), events)}")
+    stamps = stamps_after_us(served, firsts)
     begin, end = min(s.received for s in served), max(s.last for s in served)
     return Point(
         streams=streams,
@@ -111,6 +125,8 @@ def measure(streams: int) -> Point:
         reported=reported_figures(summary["metrics"]),
         valid=summary["valid"],
         invalid_reasons=[reason["code"] for reason in summary["invalid_reasons"]],
+        stamp_after_us_p50=quantile(stamps, 0.5),
+        stamp_after_us_p99=quantile(stamps, 0.99),
         events_per_s=events / (end - begin),
         us_per_event=usage.cpu_between(begin, end) / events * 1e6,
         peak_mb=usage.peak_mb,
@@ -136,6 +152,9 @@ def markdown(points: list[Point]) -> str:
                 "TPOT p50": both(p, "tpot_p50"),
                 "ITL p50": both(p, "itl_p50"),
                 "ITL p99": both(p, "itl_p99"),
+                "first token's stamp after its send, us p50 / p99": (
+                    f"{p.stamp_after_us_p50:.0f} / {p.stamp_after_us_p99:.0f}"
+                ),
                 "events/s": f"{p.events_per_s:,.0f}",
                 "CPU, us an event": f"{p.us_per_event:.1f}",
                 "read limit, us": f"{p.limit.us_per_event:.1f}",
