@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import http.client
 import os
-import re
 import time
 from collections.abc import Callable
 from typing import Any
@@ -17,19 +16,8 @@ from urllib.error import HTTPError, URLError
 from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
 
 from tokenswarm import backends, target, transport
+from tokenswarm import server_side_names as names
 
-BUSY = frozenset({
-    "vllm:num_requests_running", "vllm:num_requests_waiting",
-    "aphrodite:num_requests_running", "aphrodite:num_requests_waiting",
-    "sglang:num_running_reqs", "sglang:num_queue_reqs",
-    "tgi_queue_size", "tgi_batch_current_size",
-    "llamacpp:requests_processing", "llamacpp:requests_deferred",
-    "nv_inference_pending_request_count",
-    "lmdeploy:num_requests_running", "lmdeploy:num_requests_waiting",
-})  # fmt: skip
-"""Gauges of what a server still works on, by the names that engines give them."""
-
-_SAMPLE = re.compile(r"([A-Za-z_:][\w:]*)(?:\{.*\})?\s+(\S+)")
 _TIMEOUT_S = 10.0
 _POLL_S = 0.1
 _NOT_OFFERED = frozenset({401, 403, 404, 405, 501})
@@ -39,17 +27,10 @@ class Unfit(Exception):  # noqa: N818 - a state, told in its own words
     """The server is not ready for load; the text says why."""
 
 
-def busy(page: str) -> float:
-    """Requests that a metrics page says are running or waiting."""
-    total = 0.0
-    for line in page.splitlines():
-        found = _SAMPLE.match(line)
-        if found and found[1] in BUSY:
-            try:
-                total += float(found[2])
-            except ValueError:
-                continue
-    return total
+def busy(page: bytes) -> float:
+    """Requests that a metrics page says are running or waiting, whatever engine wrote it."""
+    values = names.read(page).values
+    return values.get("running", 0.0) + values.get("waiting", 0.0)
 
 
 def check(work: Any, host: str) -> None:
@@ -86,8 +67,8 @@ def _check_health(work: Any, to: target.Target, path: str) -> None:
         raise Unfit(f"{to.url}: {path} answers {status}")
 
 
-def _get(work: Any, to: target.Target, path: str) -> tuple[int, str]:
-    """Status and text of a GET. Raises Unfit when there is no answer."""
+def _get(work: Any, to: target.Target, path: str) -> tuple[int, bytes]:
+    """Status and body of a GET. Raises Unfit when there is no answer."""
     headers = dict(work.backend.headers)
     key = os.environ.get(work.backend.api_key_env or "")
     if key:
@@ -100,9 +81,9 @@ def _get(work: Any, to: target.Target, path: str) -> tuple[int, str]:
     url = f"http{'s' if to.tls else ''}://{name}:{to.port}{to.path(path)}"
     try:
         with build_opener(*handlers).open(Request(url, headers=headers), timeout=_TIMEOUT_S) as got:
-            return got.status, got.read().decode("utf-8", "replace")
+            return got.status, got.read()
     except HTTPError as e:
         with e:
-            return e.code, ""
+            return e.code, b""
     except (URLError, OSError, http.client.HTTPException) as e:
         raise Unfit(f"{to.url}: {path}: {getattr(e, 'reason', e)}") from None
