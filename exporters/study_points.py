@@ -184,11 +184,12 @@ def _utilization(
     described = economics.described(spec)
     if described is None:
         return side.summary.get("utilization") or {}, None
-    running = economics.running_of(side.summary, side.requests)
-    use = economics.utilization(side.summary, *described, running)
-    sequences = running.get("sequences") or 0.0
-    context = running["context_tokens"] / sequences if sequences else 0.0
-    return use, (*described, context)
+    use = side.summary.get("utilization") or economics.utilization(
+        side.summary, *described, economics.running_of(side.summary, side.requests)
+    )
+    inputs = use["inputs"]
+    held = inputs["batch"] * inputs["kv_bytes_per_token"]
+    return use, (*described, inputs["kv_cache_bytes"] / held if held else 0.0)
 
 
 def _at(metrics: Mapping[str, Any], name: str, key: str) -> float | None:
