@@ -40,6 +40,23 @@ _TILES: tuple[tuple[str, tuple[tuple[str, ...], ...], str, str], ...] = (
     ("MBU", (("utilization", "mbu"),), "share", "utilization"),
 )  # fmt: skip
 
+# Pictures whose name does not end in the metric that they show -> the word they are defined under.
+_PICTURE_WORDS = {
+    "percentiles": "pX", "throughput": "throughput", "completions": "throughput",
+    "in-flight": "in flight", "rates": "due", "send-delay": "send_delay_s", "errors": "outcome",
+    "stalls": "longest_gap_s", "worker-cpu": "loop lag", "worker-lag": "loop lag",
+}  # fmt: skip
+
+# Columns of the stages' table: title and the word it is defined under.
+_STAGE_COLUMNS = (
+    ("ok", "outcome"), ("not ok", "outcome"), ("output tok/s", "throughput"),
+    ("TTFT p50", "ttft_s"), ("TTFT p99", "ttft_s"), ("ITL p50", "itl_s"), ("ITL p99", "itl_s"),
+    ("E2E p50", "e2e_s"), ("E2E p99", "e2e_s"),
+)  # fmt: skip
+
+# Words of SLOs that are not metrics -> the word they are defined under.
+_SLO_WORDS = {"error_ratio": "error ratio", "ok_requests": "outcome", "goodput": "goodput",
+              "attainment": "goodput"}  # fmt: skip
 _SIZES = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("bytes", 1.0))
 _PERCENTILES = ("p50", "p90", "p95", "p99", "p999")
 
@@ -49,6 +66,7 @@ _WORDS = {
            "previous request plus its think time.",
     "sent": "Just before the first byte of the request was written to a connected socket. "
             "Connecting comes before it and is its own metric.",
+    "in flight": "Requests that were sent and have not ended.",
     "token event": "A streamed event that carries generated text of any channel: answer, "
                    "reasoning or tool call.",
     "outcome": "What became of a request: ok, or the way in which it failed. A failed request "
@@ -82,7 +100,7 @@ def build(summary: dict[str, Any], requests: Path | None, timeline: Path | None)
     view = look(summary, requests, timeline)
     sections: list[tuple[str, Sequence[str]]] = []
     for title, pictures in report_pictures.PICTURES.items():
-        drawn = [p for p in (draw(view) for draw in pictures) if p]
+        drawn = [linked(p) for p in (draw(view) for draw in pictures) if p]
         sections.append((title, drawn))
     sections.append(("Server", report_server.pictures(view)))
     workers = worker_rows(summary)
@@ -104,6 +122,7 @@ def build(summary: dict[str, Any], requests: Path | None, timeline: Path | None)
             key=lambda item: (item[0] != "ok", -item[1]),
         ),
         stages=stage_rows(summary),
+        stage_columns=_STAGE_COLUMNS,
         errors=summary.get("errors") or [],
         workers=workers,
         workload=workload_text(requests or timeline),
@@ -121,7 +140,7 @@ def page(template: str, **values: Any) -> str:
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     environment.filters["show"] = show
-    environment.filters["slug"] = lambda text: re.sub(r"\W+", "-", text)
+    environment.filters["slug"] = slug
     script = (_HERE / "report.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return environment.get_template(template).render(
@@ -162,10 +181,44 @@ def check_row(check: Mapping[str, Any]) -> dict[str, str]:
         "state": "PASS" if passed else "FAIL" if passed is False else "NOT JUDGED",
         "kind": "good" if passed else "bad" if passed is False else "plain",
         "name": key,
+        "word": slo_word(key, str(check.get("metric") or "")),
         "wanted": str(check.get("text") or "").removeprefix(key).strip(),
         "actual": show(actual, slo_unit(key)),
         "detail": str(check.get("detail") or "") if actual is None else "",
     }
+
+
+def slug(text: str) -> str:
+    """The part of a page's address that stands for a word."""
+    return re.sub(r"\W+", "-", text)
+
+
+def linked(picture: str) -> str:
+    """A picture whose title leads to the definition of what it shows."""
+    from markupsafe import Markup
+
+    ident = re.search(r'<figure id="([^"]+)"', picture)
+    name = ident[1] if ident else ""
+    word = _PICTURE_WORDS.get(name, name.rpartition("-")[2])
+    if word not in METRICS and word not in _WORDS:
+        return picture
+    link = rf'<h3><a href="#word-{slug(word)}">\1</a></h3>'
+    # str: parts of a Markup would be escaped when they are put together
+    return Markup(re.sub("<h3>(.*?)</h3>", link, str(picture), count=1))
+
+
+def slo_word(key: str, metric: str = "") -> str:
+    """The word under which the metric of an SLO's key is defined; '' when there is none.
+
+    metric: what the check says it was (in open loop `ttft` means `ttft_due_s`).
+    """
+    if metric in METRICS:
+        return metric
+    words = re.findall(r"\w+", key.rpartition("(")[2].rpartition(":")[2])
+    word = words[-1] if words else ""
+    if word in slo.METRICS:
+        return slo.METRICS[word][0]
+    return _SLO_WORDS.get(word, "throughput" if word in slo.FIGURES else "")
 
 
 def slo_unit(key: str) -> str:

@@ -128,6 +128,38 @@ def test_every_link_leads_somewhere_on_the_page(page):
     assert {link[1:] for link in links} <= ids
 
 
+def test_every_metric_leads_to_its_definition(html, page):
+    titles = re.findall(r"<h3>(.*?)</h3>", html)
+    assert len(titles) == 24
+    assert [t for t in titles if not t.startswith('<a href="#word-')] == []
+    for section in ("slos", "stages"):
+        table = html[html.index(f"<section id={section}>") :].partition("</table>")[0]
+        cells = re.findall(r"<th class=n>(.*?)(?=<)", table.partition("</thead>")[0])
+        if section == "stages":
+            assert cells == [""] * 9  # links all
+        else:
+            assert table.count("<td class=wrap><a href=") == 3
+    metrics = re.findall(r'<th scope=row title="([^"]+)"><a href="#word-(\w+)">', html)
+    assert {"ttft_s", "itl_s", "tpot_s", "e2e_s", "longest_gap_s"} <= {name for _, name in metrics}
+    assert page.text.count("What the words mean") == 1
+
+
+@pytest.mark.parametrize(
+    ("key", "metric", "word"),
+    [
+        ("p99(ttft)", "ttft_due_s", "ttft_due_s"),
+        ("p99(ttft)", "", "ttft_s"),
+        ("main: p50(tpot)", "tpot_s", "tpot_s"),
+        ("error_ratio", "error_ratio", "error ratio"),
+        ("main: output_tokens_per_s", "", "throughput"),
+        ("attainment", "", "goodput"),
+        ("nobody knows", "", ""),
+    ],
+)
+def test_slos_lead_to_the_definition_of_their_metric(key, metric, word):
+    assert html_report.slo_word(key, metric) == word
+
+
 def test_text_from_outside_stays_text(tmp_path):
     evil = "<script>alert(1)</script>"
     rows = [dict(r, stage=evil, worker=evil) for r in run_folder.rows(n=60)]
