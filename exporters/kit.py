@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -59,8 +60,8 @@ class Kit:
         self._prometheus.close()
 
 
-def pages(environment: Any, master: Any) -> None:
+def pages(environment: Any, master: Any, refused: Callable[[], tuple[str, ...]]) -> None:
     """What is added to Locust's web UI."""
     from exporters import web_tab
 
-    web_tab.install(environment, master.outlets.add)
+    web_tab.install(environment, master, refused)

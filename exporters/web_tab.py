@@ -17,6 +17,7 @@ from typing import Any
 import orjson
 
 from exporters.timeline import Timeline
+from tokenswarm.figures import distribution
 from tokenswarm.measure import METRICS
 from tokenswarm.run import Run
 from tokenswarm.snapshot import StageStats
@@ -38,29 +39,42 @@ class _Memory:
 
     def __init__(self) -> None:
         self.rows: deque[bytes] = deque(maxlen=_POINTS)
+        self.count = 0  # of all rows of the run, those that were forgotten too
         self.lost = 0
 
     def append(self, piece: bytes) -> bool:
         self.rows.append(piece.rstrip())
+        self.count += 1
         return True
+
+    def clear(self) -> None:
+        self.rows.clear()
+        self.count = 0
+
+    def since(self, count: int) -> list[bytes]:
+        """What came after the first `count` rows and is still known."""
+        return list(self.rows)[max(0, count - self.count + len(self.rows)) :]
 
     def close(self) -> None:
         """Rows stay until the next run begins."""
 
 
 class WebTab:
-    """An exporter that remembers the latest intervals and the last verdict."""
+    """An exporter that remembers the latest intervals and the last verdict.
 
-    def __init__(self) -> None:
+    master: says whether a run is being prepared; refused: why the last start was none.
+    """
+
+    def __init__(self, master: Any, refused: Callable[[], tuple[str, ...]]) -> None:
         self.memory = _Memory()
         self.run: Run | None = None
         self.summary: dict[str, Any] | None = None
-        self.problem: str | None = None
+        self._master, self._refused = master, refused
         self._timeline = Timeline(sink=self.memory)
 
     def start(self, run: Run) -> None:
         """Forget the run before."""
-        self.memory.rows.clear()
+        self.memory.clear()
         self.run, self.summary = run, None
         self._timeline.start(run)
 
@@ -76,28 +90,24 @@ class WebTab:
     def close(self) -> None:
         """Nothing is held open."""
 
-    def state(self) -> bytes:
-        """What the page polls, as JSON."""
-        run, summary = self.run, self.summary
-        head: dict[str, Any] = {"run": None, "verdict": None, "rows": [], "workers": []}
-        if run is not None:
-            total = run.totals()
-            head["run"] = {
-                "id": run.id, "name": run.workload.name, "state": run.state, "host": run.host,
-                "mode": run.workload.load.mode, "model": run.workload.backend.model,
-                "files": self.files(),
-                "requests": {"due": total.due, "ok": total.ok, "failed": total.failed,
-                             "dropped": total.dropped, "lost": total.lost},
-                "errors": [[o, t, n] for (o, t), n in total.errors.most_common(8)],
-            }  # fmt: skip
-        if summary is not None:
-            head["verdict"] = {
-                "valid": summary["valid"],
-                "passed": summary["slo"]["passed"],
-                "reasons": [f"{r['code']}: {r['detail']}" for r in summary["invalid_reasons"]],
-            }
+    def state(self, run_id: str = "", count: int = 0, brief: bool = False) -> bytes:
+        """What the page polls, as JSON; it has `count` rows of a run already.
+
+        brief: without rows, for a page that shows another tab.
+        """
+        run = self.run
+        head: dict[str, Any] = {
+            "run": _about(run, self.files()) if run is not None else None,
+            "verdict": _verdict(self.summary) if self.summary is not None else None,
+            "preparing": self._master.active and self._master.run is not run,
+            "refused": self._refused(),
+            "count": self.memory.count,
+            "rows": [],
+        }
+        known = count if run is not None and run.id == run_id else 0
+        rows = [] if brief else self.memory.since(known)
         text: bytes = orjson.dumps(head)
-        return text.replace(b'"rows":[]', b'"rows":[' + b",".join(self.memory.rows) + b"]", 1)
+        return text.replace(b'"rows":[]', b'"rows":[' + b",".join(rows) + b"]", 1)
 
     def table(self) -> list[dict[str, Any]]:
         """Rows of the table: the latency metrics of each stage."""
@@ -127,29 +137,55 @@ class WebTab:
         return run.out / name if run is not None and run.out and name in self.files() else None
 
 
+def _about(run: Run, files: list[str]) -> dict[str, Any]:
+    total = run.totals()
+    return {
+        "id": run.id, "name": run.workload.name, "state": run.state, "host": run.host,
+        "mode": run.workload.load.mode, "model": run.workload.backend.model, "files": files,
+        "requests": {"due": total.due, "ok": total.ok, "failed": total.failed,
+                     "dropped": total.dropped, "lost": total.lost},
+        "errors": [[o, t, n] for (o, t), n in total.errors.most_common(8)],
+        "workers": {w.id: {"index": w.index, "host": w.host, "state": w.state}
+                    for w in run.workers.values()},
+    }  # fmt: skip
+
+
+def _verdict(summary: dict[str, Any]) -> dict[str, Any]:
+    """The verdict, and the figures of the whole run in the place of the last interval's."""
+    rates, metrics = summary["throughput"], summary["metrics"]
+    return {
+        "valid": summary["valid"],
+        "passed": summary["slo"]["passed"],
+        "reasons": [f"{r['code']}: {r['detail']}" for r in summary["invalid_reasons"]],
+        "checks": [[c["passed"], c["text"], c["detail"]] for c in summary["slo"]["checks"]],
+        "requests_per_s": rates["requests_per_s"],
+        "output_tokens_per_s": rates["output_tokens_per_s"],
+        **{name: {q: metrics[name][q] for q in ("p50", "p99")} for name in ("ttft_s", "itl_s")},
+    }
+
+
 def _stage_rows(stage: str, stats: StageStats) -> list[dict[str, Any]]:
+    """The summary's figures in ms; percentiles that rest on less than one value are a dash."""
     rows = []
     for name in _SHOWN:
-        h = stats.histograms.get(name)
-        if h is None or not h.n or h.mean is None or h.max is None:
-            continue
-        scale = METRICS[name].scale / 1000  # shown in ms
-        p50, p90, p99 = (round(v / scale, 3) for v in h.quantiles([0.5, 0.9, 0.99]))
-        rows.append({
-            "stage": stage, "metric": f"{name.removesuffix('_s').upper()} (ms)", "count": h.n,
-            "mean": round(h.mean / scale, 3), "p50": p50, "p90": p90, "p99": p99,
-            "max": round(h.max / scale, 3),
-        })  # fmt: skip
+        figures = distribution(stats.histograms.get(name), METRICS[name].scale)
+        if figures["count"]:
+            rows.append({
+                "stage": stage, "metric": f"{name.removesuffix('_s').upper()} (ms)",
+                "count": figures["count"],
+                **{key: "-" if figures[key] is None else round(1000 * figures[key], 3)
+                   for key in ("mean", "p50", "p90", "p99", "max")},
+            })  # fmt: skip
     return rows
 
 
-def install(environment: Any, add_exporter: Callable[[WebTab], None]) -> WebTab:
+def install(environment: Any, master: Any, refused: Callable[[], tuple[str, ...]]) -> WebTab:
     """Add the tab to a Locust web UI that has not started yet."""
     from flask import Blueprint, Response, request, send_file
 
     ui = environment.web_ui
-    tab = WebTab()
-    add_exporter(tab)
+    tab = WebTab(master, refused)
+    master.outlets.add(tab)
     base = (environment.parsed_options.web_base_path or "").rstrip("/")
     ui.template_args["extended_tabs"] = [{"title": "LLM", "key": KEY}]
     ui.template_args["extended_tables"] = [
@@ -160,7 +196,9 @@ def install(environment: Any, add_exporter: Callable[[WebTab], None]) -> WebTab:
     @pages.route("/live.json")
     @ui.auth_required_if_enabled
     def live() -> Response:
-        return Response(tab.state(), mimetype="application/json")
+        ask = request.args
+        seen = tab.state(ask.get("run", ""), ask.get("count", 0, int), "brief" in ask)
+        return Response(seen, mimetype="application/json")
 
     @pages.route("/tab.js")
     @ui.auth_required_if_enabled

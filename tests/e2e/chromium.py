@@ -24,6 +24,41 @@ FLAGS = (
     "--remote-allow-origins=*", "--disable-extensions",
 )  # fmt: skip
 
+_DRAWN = """new Promise(done => requestAnimationFrame(() => requestAnimationFrame(
+  () => setTimeout(done, 50))))"""
+
+# Contrast of text against what is behind it, as WCAG defines it: what is below 4.5.
+_CONTRAST = """(() => {
+  const light = c => {
+    const v = c.match(/[\\d.]+/g).slice(0, 3).map(x => x / 255)
+      .map(x => x <= 0.03928 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * v[0] + 0.7152 * v[1] + 0.0722 * v[2];
+  };
+  const paper = e => {
+    for (; e; e = e.parentElement) {
+      const c = getComputedStyle(e).backgroundColor;
+      if (!/, 0\\)$/.test(c) && c !== "transparent") return c;
+    }
+    return "rgb(255,255,255)";
+  };
+  const found = [];
+  const words = "h1,h2,h3,p,td,th,dt,dd,li,a,b,strong,span,pre,text";
+  for (const e of document.querySelector("WITHIN").querySelectorAll(words)) {
+    if (!e.textContent.trim() || !e.getClientRects().length) continue;
+    const style = getComputedStyle(e);
+    const a = light(e.tagName === "text" ? style.fill : style.color), b = light(paper(e));
+    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    const name = e.className.baseVal ?? e.className;
+    if (ratio < 4.5) found.push(`${e.tagName}.${name}: ${ratio.toFixed(2)}`);
+  }
+  return [...new Set(found)];
+})()"""
+
+
+def contrast(within="body"):
+    """A script that gives texts within an element that can hardly be read: none, if all is well."""
+    return _CONTRAST.replace("WITHIN", within)
+
 
 def find():
     """The browser's path, or None."""
@@ -90,7 +125,7 @@ class Chromium:
         self.call("Page.navigate", url=url)
         while not any(e["method"] == "Page.loadEventFired" for e in self.events):
             self.events.append(json.loads(self._socket.recv()))
-        self.run("new Promise(done => requestAnimationFrame(() => setTimeout(done, 0)))")
+        self.run(_DRAWN)
         return time.monotonic() - began
 
     def run(self, script):
@@ -125,6 +160,7 @@ class Chromium:
 
     def picture(self, path, clip=None):
         """A PNG of the whole page, or of a part {x, y, width, height}."""
+        self.run(_DRAWN)
         params = {"clip": {**clip, "scale": 1}} if clip else {}
         data = self.call("Page.captureScreenshot", captureBeyondViewport=True, **params) if clip \
             else self._whole()  # fmt: skip

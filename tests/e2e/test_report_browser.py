@@ -45,32 +45,6 @@ COLLISIONS = """(() => {
   return found;
 })()"""
 
-# Contrast of text against what is behind it, as WCAG defines it: the worst of each class.
-CONTRAST = """(() => {
-  const light = c => {
-    const v = c.match(/[\\d.]+/g).slice(0, 3).map(x => x / 255)
-      .map(x => x <= 0.03928 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4);
-    return 0.2126 * v[0] + 0.7152 * v[1] + 0.0722 * v[2];
-  };
-  const paper = e => {
-    for (; e; e = e.parentElement) {
-      const c = getComputedStyle(e).backgroundColor;
-      if (!/, 0\\)$/.test(c) && c !== "transparent") return c;
-    }
-    return "rgb(255,255,255)";
-  };
-  const found = [];
-  for (const e of document.querySelectorAll("h1,h2,h3,p,td,th,dt,dd,li,a,b,text")) {
-    if (!e.textContent.trim() || !e.getClientRects().length) continue;
-    const style = getComputedStyle(e);
-    const a = light(e.tagName === "text" ? style.fill : style.color), b = light(paper(e));
-    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
-    const name = e.className.baseVal ?? e.className;
-    if (ratio < 4.5) found.push(`${e.tagName}.${name}: ${ratio.toFixed(2)}`);
-  }
-  return [...new Set(found)];
-})()"""
-
 INK = """[...document.querySelectorAll("figure.chart")].filter(figure =>
   ![...figure.querySelectorAll("path.line, path.bar, path.point")].some(p => p.getTotalLength() > 5)
 ).map(figure => figure.id)"""
@@ -115,7 +89,7 @@ def test_the_report_can_be_read(browser, report, width, dark):
     assert browser.run("document.documentElement.scrollWidth") <= width
     assert browser.run(COLLISIONS) == []
     assert browser.run(INK) == []
-    assert browser.run(CONTRAST) == []
+    assert browser.run(chromium.contrast()) == []
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +119,7 @@ def test_the_other_pages_can_be_read(browser, other_pages, name, width, dark):
     assert browser.run("document.documentElement.scrollWidth") <= width
     assert browser.run(COLLISIONS) == []
     assert browser.run(INK) == []
-    assert browser.run(CONTRAST) == []
+    assert browser.run(chromium.contrast()) == []
 
 
 def test_the_verdict_is_seen_without_scrolling(browser, report):

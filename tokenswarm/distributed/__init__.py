@@ -11,6 +11,7 @@ before the server was probed and every worker is prepared.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 import signal
@@ -27,8 +28,8 @@ from locust.env import Environment
 from locust.runners import LocalRunner, MasterRunner, WorkerRunner
 
 from tokenswarm import workload
+from tokenswarm.distributed import form, processes
 from tokenswarm.distributed import options as options_module
-from tokenswarm.distributed import processes
 from tokenswarm.distributed.master import SILENCE_S, Master, Outlets
 from tokenswarm.distributed.options import Options
 from tokenswarm.distributed.worker import WorkerAgent, fire_request
@@ -48,14 +49,14 @@ _WORKERS_PATIENCE_S = 10.0
 _SPAWN_RATE = 1_000_000
 
 MakeOutlets = Callable[[Options], Outlets]
-Page = Callable[[Any, "Master"], None]
+Pages = Callable[[Any, Master, Callable[[], tuple[str, ...]]], None]
 
 
 def install(
     events: Any,
     outlets: MakeOutlets,
     log_line: Callable[..., bytes],
-    pages: Page | None = None,
+    pages: Pages | None = None,
 ) -> None:
     """Make a locustfile a tokenswarm one; see locustfiles/stream.py.
 
@@ -155,11 +156,12 @@ class _Head:
         environment: Environment,
         outlets: MakeOutlets,
         log_line: Callable[..., bytes],
-        pages: Page | None,
+        pages: Pages | None,
     ) -> None:
         self.environment = environment
         self.runner: Any = environment.runner
         self.master: Any = None  # a Master, once the workload is known to be good
+        self.refused: tuple[str, ...] = ()  # why the last start was none
         self._early: list[tuple[str, Any]] = []
         if isinstance(self.runner, MasterRunner):
             for kind in _TO_MASTER:  # workers may speak while the workload is still being read
@@ -192,8 +194,12 @@ class _Head:
         self._listen()
         if self.local is not None:
             self.master.joined(self.runner.client_id, os.getpid(), socket.gethostname(), 0)
-        if pages is not None and environment.web_ui is not None:
-            pages(environment, self.master)
+        if environment.web_ui is not None:
+            form.refuse_bad(
+                environment, self.options.sets, lambda: bool(self.master.active), self._say_refused
+            )
+            if pages is not None:
+                pages(environment, self.master, lambda: self.refused)
         if self.headless and isinstance(self.runner, MasterRunner):
             self._await_workers()
 
@@ -227,40 +233,44 @@ class _Head:
             return
         if environment.web_ui is not None:
             environment.web_ui._cancel_run_time_timer()  # the plan has the form's duration
+        self.refused = ()
         try:
             self.master.begin(environment.host, self._overrides(), self._ready())
         except BadInput as e:
+            self.refused = e.problems
             complain(e)
             self._refuse(2)
         except gevent.GreenletExit:
             raise
-        except Exception:
+        except Exception as e:
+            self.refused = (f"internal error: {type(e).__name__}: {e}",)
             logger.exception("The run could not be started")
             self._refuse(4)
         else:
             self._waiter = gevent.spawn(self._end_with_the_plan)
 
+    def _say_refused(self, problems: tuple[str, ...]) -> None:
+        self.refused = problems
+
     def _refuse(self, code: int) -> None:
         self.environment.process_exit_code = code
-        gevent.spawn(self._leave if self.headless else self._stop_locust)
+        if self.headless or not isinstance(gevent.getcurrent(), gevent.Greenlet):
+            gevent.spawn(self._leave if self.headless else self._stop_locust)
+            return
+        # Nothing has been spawned yet. A stop now would reach the workers before Locust's word to
+        # spawn does, and their users would stay: its start is ended instead.
+        self.runner.update_state("stopped")
+        raise gevent.GreenletExit
 
     def _overrides(self) -> list[str]:
-        """What the web UI's form changes, for a workload without stages."""
+        """What the web UI's form changes; it may name another workload too."""
         if self.headless or self.environment.web_ui is None:
             return []
         parsed = self.environment.parsed_options
+        run_time, parsed.run_time = parsed.run_time, None  # Locust would keep it for the next start
+        self.master.options = dataclasses.replace(self.options, workload=parsed.workload)
         load = workload.load(parsed.workload, self.options.sets).load
-        if load.stages:
-            return []
-        sets = []
-        if load.mode == "closed" and self.runner.target_user_count:
-            sets.append(f"load.users={self.runner.target_user_count}")
-        if load.mode == "open" and parsed.rate_per_s:
-            sets.append(f"load.rate_per_s={parsed.rate_per_s}")
-        if parsed.run_time:
-            sets += ["load.requests=null", f"load.duration={parsed.run_time}"]
-            parsed.run_time = None  # Locust would keep it for the next start
-        return sets
+        return form.settings(load, self.runner.target_user_count, parsed.rate_per_s, run_time)
 
     def _ready(self) -> list[str]:
         if self.local is not None:
