@@ -1,10 +1,13 @@
 """Engines that a workload describes: a body with placeholders, paths into the events."""
 
+from types import SimpleNamespace
+
 import httptools
 import pytest
 from backend_play import CHAT, FREE, IDS, TEXT, make, read, refused, sent
 from stream_play import END, Overheard, StillClock, chunk, head
 
+from tokenswarm.backends import speaks_chat
 from tokenswarm.records import BadInput, Outcome, Prompt, Record, TokenEvent, Usage
 from tokenswarm.stream import Live, Stream, settle
 
@@ -51,6 +54,21 @@ def test_messages_are_made_of_a_text_or_taken_as_they_are():
     assert body_of(body, CHAT) == {"messages": list(CHAT.messages)}
     assert made(body=body).chat
     assert not made().chat
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "chat"),
+    [
+        ("template", {"m": ["{{ messages }}"]}, True),
+        ("template", '{"m": {{messages}}}', True),
+        ("template", {"p": "{{prompt}}"}, False),
+        ("openai-chat", None, True),
+        ("openai-completions", None, False),
+    ],
+)
+def test_prompts_are_counted_through_the_chat_template_where_messages_are_sent(kind, body, chat):
+    backend = SimpleNamespace(kind=kind, options={"body": body} if body else {})
+    assert speaks_chat(SimpleNamespace(backend=backend)) is chat
 
 
 def test_token_ids_go_where_the_prompt_goes():

@@ -15,7 +15,7 @@ from tokenswarm.backends.mii import Mii
 from tokenswarm.backends.openai_chat import OpenAIChat
 from tokenswarm.backends.openai_completions import OpenAICompletions
 from tokenswarm.backends.sglang import SGLang
-from tokenswarm.backends.template import Template
+from tokenswarm.backends.template import Template, sends_messages
 from tokenswarm.backends.tgi import Tgi
 from tokenswarm.backends.triton import Triton
 from tokenswarm.records import BadInput, Prompt, Request, TokenEvent
@@ -66,6 +66,12 @@ BACKENDS: dict[str, Callable[[Any], Backend]] = {
     "mii": Mii,
     "template": Template,
 }
+
+
+def speaks_chat(workload: Any) -> bool:
+    """Whether a workload's requests carry messages, which the server renders by its template."""
+    kind = workload.backend.kind
+    return kind == "openai-chat" or (kind == "template" and sends_messages(workload))
 
 
 def make(workload: Any) -> Backend:

@@ -123,6 +123,12 @@ class Template:
         return parse
 
 
+def sends_messages(workload: Any) -> bool:
+    """Whether the template has {{messages}} in it, so that the server renders a chat."""
+    body = workload.backend.options.get("body")
+    return "messages" in _PLACEHOLDER.findall(body if isinstance(body, str) else repr(body))
+
+
 def _checked(chosen: dict[str, Any], workload: Any) -> tuple[dict[str, Any], set[str]]:
     """The body as a mapping and the placeholders in it. Raises BadInput with all mistakes."""
     problems = []

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tokenswarm.backends import speaks_chat
 from tokenswarm.prompts import cache
-from tokenswarm.prompts.source import CHAT_KINDS, recount, tools_of
+from tokenswarm.prompts.source import recount, tools_of
 from tokenswarm.records import BadInput, Prompt
 from tokenswarm.tokens import Form, Tokenizer, digest_of
 
@@ -103,7 +104,7 @@ def open_jsonl(workload: Any, tokenizer: Tokenizer | None) -> Lines:
     if not workload.prompts.path:
         raise BadInput(f"prompts.path: is not set. Name a file of JSON lines. {_EXPECTED}")
     path = Path(workload.prompts.path).expanduser()
-    chat = workload.backend.kind in CHAT_KINDS
+    chat = speaks_chat(workload)
     return Lines(workload, tokenizer, read_lines(path, chat))
 
 

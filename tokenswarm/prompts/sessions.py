@@ -14,10 +14,11 @@ from functools import lru_cache
 from itertools import accumulate
 from typing import Any
 
+from tokenswarm.backends import speaks_chat
 from tokenswarm.prompts import exact
 from tokenswarm.prompts.conversational import sharegpt_corpus
 from tokenswarm.prompts.prefix import context_of
-from tokenswarm.prompts.source import CHAT_KINDS, Frame, chat_frame, option, to_prompt
+from tokenswarm.prompts.source import Frame, chat_frame, option, to_prompt
 from tokenswarm.prompts.synthesis import Synthesis
 from tokenswarm.records import BadInput, Prompt
 from tokenswarm.tokens import Form, Tokenizer
@@ -52,7 +53,7 @@ class Sessions:
     def __init__(self, workload: Any, synthesis: Synthesis) -> None:
         self._workload = workload
         self._synthesis = synthesis
-        self._chat: bool = workload.backend.kind in CHAT_KINDS
+        self._chat: bool = speaks_chat(workload)
         self._system: str | None = workload.prompts.system_prompt
         firsts = synthesis.corpus.firsts
         if firsts is None:

@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from tokenswarm.backends import speaks_chat
 from tokenswarm.records import BadInput, Prompt
 from tokenswarm.tokens import Form, Tokenizer
 
-CHAT_KINDS = frozenset({"openai-chat"})
 _MARK = "Kappa-7-mark"
 
 
@@ -106,7 +106,7 @@ def chat_frame(
 def frame_of(workload: Any, tokenizer: Tokenizer) -> Frame:
     """The frame for the workload's backend, system prompt and tools."""
     system = workload.prompts.system_prompt
-    if workload.backend.kind not in CHAT_KINDS:
+    if not speaks_chat(workload):
         return completion_frame(tokenizer, system)
     messages = ({"role": "system", "content": system},) if system else ()
     return chat_frame(tokenizer, messages, tools_of(workload))
@@ -116,7 +116,7 @@ def tools_of(workload: Any) -> tuple[dict[str, Any], ...] | None:
     """The tools that every request offers the model: they are in the rendered template."""
     extra = getattr(workload.backend, "extra_body", None) or {}
     tools = extra.get("tools")
-    return tuple(tools) if tools and workload.backend.kind in CHAT_KINDS else None
+    return tuple(tools) if tools and speaks_chat(workload) else None
 
 
 def to_prompt(
