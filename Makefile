@@ -22,7 +22,8 @@ demo: setup  ## the main job against the embedded engine: live table, summary, r
 	$(PYTHON) -m tokenswarm.demo
 
 test: setup debian-tools  ## all tests that need no real engine (under 6 minutes)
-	$(PYTHON) -m pytest -q -m "not engine" --durations=10
+	$(PYTHON) -m pytest -q -n 2 tests/unit tests/property
+	$(PYTHON) -m pytest -q -m "not engine" tests/e2e tests/k8s --durations=10
 
 check: setup  ## format, lint, types, layers
 	$(VENV)/bin/ruff format --check .
