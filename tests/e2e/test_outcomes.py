@@ -95,3 +95,27 @@ def test_the_same_in_chat_with_reasoning_and_tool_calls(tmp_path):
 def test_a_protocol_without_streams(tmp_path):
     _, ours, theirs = played(tmp_path, "mii", 150)
     assert differences(ours, theirs) == []
+
+
+DESCRIBED = {
+    "path": "/completion",
+    "body": {"prompt": "{{prompt}}", "n_predict": "{{max_tokens}}", "ignore_eos": True,
+             "stream": True},
+    "text": "content", "usage_prompt": "tokens_evaluated", "usage_output": "tokens_predicted",
+    "finish": "stop_type",
+}  # fmt: skip
+
+
+def test_an_engine_that_only_the_workload_knows(tmp_path):
+    with EngineProcess("--engine", "fast") as engine:
+        finished = run(
+            tmp_path, engine.url, "--workers", "0",
+            backend={"kind": "template", "options": DESCRIBED},
+        )  # fmt: skip
+    assert finished.code == 0, finished.said
+    summary = finished.summary
+    assert summary["requests"]["by_outcome"] == {"ok": 40}
+    assert (summary["prompts"]["exact"], summary["prompts"]["compared"]) == (40, 40)
+    assert {row["output_tokens"] for row in finished.rows} == {8}
+    assert {row["output_tokens_source"] for row in finished.rows} == {"usage"}
+    assert summary["server"]["tokens"]["output_tokens"]["difference"] == 0
