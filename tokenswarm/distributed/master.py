@@ -368,9 +368,14 @@ class Master:
             self._handlers[kind](worker, data)
 
     def report(self, worker_id: str, data: dict[str, Any]) -> None:
-        """A worker's cumulative snapshot: the latest one counts, older ones change nothing."""
+        """A worker's cumulative snapshot: the latest one counts, older ones change nothing.
+
+        Nor do reports that follow a worker's last word: only that one has the series of tokens.
+        """
         worker = self._worker_of(worker_id, data)
-        if worker is not None and data["sequence"] > self._sequences.get(worker_id, 0):
+        if worker is None or worker.final:
+            return
+        if data["sequence"] > self._sequences.get(worker_id, 0):
             self._sequences[worker_id] = data["sequence"]
             worker.snapshot = Snapshot.from_wire(data["snapshot"])
 
