@@ -3,6 +3,7 @@
 Ten minutes of open loop at 200 requests/s with two workers against the embedded engine: does
 the memory of master or workers grow, is a request lost, is the plan kept? Memory of each process
 every two seconds; its slope is taken over the time after the first fifth, by means of ten blocks.
+Before that half a minute at 400 requests/s: how late are requests sent?
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 import subprocess
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +27,12 @@ from tokenswarm.simulator.process import EngineProcess
 from tokenswarm.study_search import growth
 
 RATE, SECONDS, WORKERS = 200, 600, 2
+LATE_RATE, LATE_SECONDS = 400, 30
 INPUT_TOKENS, OUTPUT_TOKENS = 64, 16
 EVERY_S, SETTLED = 2.0, 0.2
 
 
-def workload(seconds: int) -> dict[str, Any]:
+def workload(rate: int, seconds: int) -> dict[str, Any]:
     """Poisson arrivals, every request counted."""
     corpus = data_folder("workloads") / "sample_sharegpt.json"
     return {
@@ -41,7 +44,7 @@ def workload(seconds: int) -> dict[str, Any]:
             "input_tokens": INPUT_TOKENS,
             "output_tokens": OUTPUT_TOKENS,
         },
-        "load": {"mode": "open", "rate_per_s": RATE, "duration": f"{seconds}s"},
+        "load": {"mode": "open", "rate_per_s": rate, "duration": f"{seconds}s"},
     }
 
 
@@ -77,19 +80,22 @@ def slope(samples: list[tuple[float, float]], begin: float, end: float) -> tuple
     return per_s * 3600, certain
 
 
-def main() -> None:
-    """Measure and publish."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=int, default=SECONDS)
-    parser.add_argument("--keep", type=Path, help="keep the run's files in this folder")
-    options = parser.parse_args()
-    seconds = options.seconds
-    print(f"{seconds} s at {RATE} requests/s, {WORKERS} workers", flush=True)
-    with tempfile.TemporaryDirectory() as name, EngineProcess() as engine:
-        folder = options.keep or Path(name)
-        folder.mkdir(parents=True, exist_ok=True)
-        file = folder / "workload.yaml"
-        file.write_text(yaml.safe_dump(workload(seconds)))
+@dataclass
+class Soaked:
+    """A run: its summary, what the engine served, lines of records, memory of each process."""
+
+    summary: dict[str, Any]
+    served: int
+    records: int
+    memory: dict[str, list[tuple[float, float]]]
+
+
+def one_run(rate: int, seconds: int, folder: Path) -> Soaked:
+    """An engine of its own, and tokenswarm with its workers."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "workload.yaml"
+    file.write_text(yaml.safe_dump(workload(rate, seconds)))
+    with EngineProcess() as engine:
         command = [
             str(PROGRAM), "run", str(file), "--host", engine.url, "--workers", str(WORKERS),
             "--out", str(folder / "out"), "--export", "prometheus=off",
@@ -98,37 +104,73 @@ def main() -> None:
         path = folder / "out" / "summary.json"
         if not path.exists():
             raise SystemExit(f"no result:\n{(folder / 'log').read_text()}")
-        summary = json.loads(path.read_text())
-        served = engine.stats()["requests"] - 1  # the probe
         lines = (folder / "out" / "requests.jsonl").read_bytes().count(b"\n")
-    end = min(samples[-1][0] for samples in memory.values())
-    begin = end - seconds * (1 - SETTLED)
-    rows, data = [], {}
-    for who, samples in sorted(memory.items()):
-        mb_per_hour, certain = slope(samples, begin, end - seconds * 0.05)
-        during = [mb for t, mb in samples if begin <= t]
-        data[who] = {"mb_per_hour": mb_per_hour, "certain": certain, "mb": during}
-        rows.append({
-            "process": who.split()[0],
-            "MB, first and last fifth": f"{during[0]:.1f}, {during[-len(during) // 4]:.1f}",
-            "MB an hour": f"{mb_per_hour:+.1f}{'' if certain else ' (not shown to differ from 0)'}",
-        })  # fmt: skip
-    counts = summary["requests"]
-    delay = summary["metrics"]["send_delay_s"]
-    accounts = {
-        "planned and due": f"{counts['due']:,}",
+        served = engine.stats()["requests"] - 1  # the probe
+        return Soaked(json.loads(path.read_text()), served, lines, memory)
+
+
+def accounts(rate: int, run: Soaked) -> dict[str, str]:
+    """What became of the plan, as a row."""
+    counts, delay = run.summary["requests"], run.summary["metrics"]["send_delay_s"]
+    return {
+        "requests/s": str(rate),
+        "due": f"{counts['due']:,}",
         "sent": f"{counts['sent']:,}",
-        "served": f"{served:,}",
-        "records": f"{lines:,}",
+        "served": f"{run.served:,}",
+        "records": f"{run.records:,}",
         "lost or dropped": str(counts["lost"] + counts["dropped"]),
-        "send delay p99": f"{delay['p99'] * 1e3:.1f} ms",
-        "valid": str(summary["valid"]).lower(),
+        "send delay p50": f"{delay['p50'] * 1e3:.2f} ms",
+        "send delay p99": f"{delay['p99'] * 1e3:.2f} ms",
+        "valid": str(run.summary["valid"]).lower(),
     }
-    markdown = f"{table(rows)}\n\n{table([accounts])}"
-    publish("soak", circumstances(), {"memory": data, "requests": counts, "served": served,
-            "records": lines, "send_delay_p99_s": delay["p99"], "valid": summary["valid"],
-            "invalid_reasons": summary["invalid_reasons"]}, markdown)  # fmt: skip
-    print(markdown)
+
+
+def growths(run: Soaked, seconds: int) -> dict[str, Any]:
+    """The memory of each process: samples after it settled, and their slope."""
+    end = min(samples[-1][0] for samples in run.memory.values())
+    begin = end - seconds * (1 - SETTLED)
+    found = {}
+    for who, samples in sorted(run.memory.items()):
+        mb_per_hour, certain = slope(samples, begin, end - seconds * 0.05)
+        during = [round(mb, 1) for t, mb in samples if t >= begin]
+        found[who] = {"mb_per_hour": mb_per_hour, "certain": certain, "mb": during}
+    return found
+
+
+def main() -> None:
+    """Measure and publish."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=int, default=SECONDS)
+    parser.add_argument("--keep", type=Path, help="keep the runs' files in this folder")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = options.keep or Path(name)
+        print(f"{LATE_SECONDS} s at {LATE_RATE} requests/s, {WORKERS} workers", flush=True)
+        late = one_run(LATE_RATE, LATE_SECONDS, folder / "late")
+        print(f"{options.seconds} s at {RATE} requests/s, {WORKERS} workers", flush=True)
+        soak = one_run(RATE, options.seconds, folder / "soak")
+    memory = growths(soak, options.seconds)
+    rows = [
+        {
+            "process": who.split()[0],
+            "MB at the beginning and the end": f"{found['mb'][0]:.0f}, {found['mb'][-1]:.0f}",
+            "MB an hour": f"{found['mb_per_hour']:+.1f}",
+            "differs from 0": "yes" if found["certain"] else "not shown",
+        }
+        for who, found in memory.items()
+    ]
+    runs = ((LATE_RATE, late), (RATE, soak))
+    markdown = f"{table(rows)}\n\n{table([accounts(rate, run) for rate, run in runs])}"
+    data = {
+        "memory": memory,
+        "runs": [
+            {"rate_per_s": rate, "requests": run.summary["requests"], "served": run.served,
+             "records": run.records, "send_delay_s": run.summary["metrics"]["send_delay_s"],
+             "valid": run.summary["valid"], "invalid_reasons": run.summary["invalid_reasons"]}
+            for rate, run in runs
+        ],
+    }  # fmt: skip
+    publish("soak", circumstances(), data, markdown)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 PYTHON ?= .venv/bin/python
 
 .PHONY: engines engines-vllm engines-llamacpp debian-tools peers ground-truth
-.PHONY: test-engines bench bench-memory bench-peers
+.PHONY: test-engines bench bench-memory bench-soak bench-peers
 
 engines: engines-vllm engines-llamacpp  ## vLLM on the CPU and llama.cpp's server, with a small real model
 
@@ -28,6 +28,10 @@ test-engines: engines  ## the product against real engines (under 15 minutes)
 bench: ground-truth engines-vllm  ## accuracy, CPU per event and memory against the ground truth
 	$(PYTHON) -m benchmarks.stream_bench
 	$(PYTHON) -m benchmarks.memory_bench
+	$(PYTHON) -m benchmarks.soak_bench
+
+bench-soak:  ## a soak in small: memory, losses and lateness over 10 minutes
+	$(PYTHON) -m benchmarks.soak_bench
 
 bench-memory: ground-truth engines-vllm  ## memory over 200,000 requests
 	$(PYTHON) -m benchmarks.memory_bench

@@ -1,5 +1,7 @@
 """Automatic steady state, end to end: an engine that stands still at the beginning."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from product import run
 
@@ -9,13 +11,24 @@ pytestmark = pytest.mark.e2e
 STALL_S, DURATION_S = 2.0, 10.0
 
 
-@pytest.mark.parametrize("load", [{"users": 6}, {"mode": "open", "rate_per_s": 30}])
-def test_a_slow_beginning_is_left_out_everywhere(load, tmp_path):
-    with EngineProcess("--set", "stall_at_s=0.1", f"stall_for_s={STALL_S}") as engine:
-        finished = run(
-            tmp_path, engine.url, "--workers", "0", prompts={"probe": False},
-            load={**load, "duration": f"{DURATION_S:g}s", "steady_state": True},
-        )  # fmt: skip
+LOADS = {"closed": {"users": 6}, "open": {"mode": "open", "rate_per_s": 30}}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    def one(mode):
+        with EngineProcess("--set", "stall_at_s=0.1", f"stall_for_s={STALL_S}") as engine:
+            load = {**LOADS[mode], "duration": f"{DURATION_S:g}s", "steady_state": True}
+            return run(tmp_path_factory.mktemp(mode), engine.url, "--workers", "0",
+                       prompts={"probe": False}, load=load)  # fmt: skip
+
+    with ThreadPoolExecutor() as pool:  # side by side: each mostly waits
+        return dict(zip(LOADS, pool.map(one, LOADS), strict=True))
+
+
+@pytest.mark.parametrize("mode", LOADS)
+def test_a_slow_beginning_is_left_out_everywhere(mode, runs):
+    finished = runs[mode]
     summary = finished.summary
     found = summary["steady_state"]
     assert found["found"], finished.said
