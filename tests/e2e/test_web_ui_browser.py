@@ -263,6 +263,17 @@ def test_each_run_is_what_the_form_said(runs):
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_throughput_is_that_of_the_records(runs, name):
+    finished = runs[name][0]
+    window = finished.summary["window"]
+    ends = [row["last_token"] for row in finished.rows if row["outcome"] == "ok"]
+    inside = sum(window["start"] <= end < window["end"] for end in ends)
+    rate = finished.summary["throughput"]["requests_per_s"]
+    # a window that ends by a number of requests is cut at 10 ms
+    assert rate * window["seconds"] == pytest.approx(inside, abs=4)
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_locusts_own_csv_and_report_are_right(runs, name):
     finished, text, report = runs[name]
     ok = [row for row in finished.rows if row["outcome"] == "ok"]
