@@ -13,6 +13,35 @@ from typing import Any
 
 from tokenswarm.records import BadInput
 
+_SEARCH = """\
+examples:
+  tokenswarm search workloads/demo.yaml --vary users --host http://127.0.0.1:8000 \\
+      --slo 'p90(ttft)<500ms' --slo 'p90(tpot)<50ms' --high 256
+  tokenswarm search workloads/open-loop.yaml --vary rate_per_s --start 5 --host http://127.0.0.1:8000
+
+exit codes:
+  0 found   1 no load meets the SLOs   2 bad input   3 no answer: invalid runs, our own limit
+"""
+_SWEEP = """\
+examples:
+  tokenswarm sweep workloads/studies/three-targets.yaml --simulated --out runs/three
+
+files: study.json, study.csv, study.html, points/*: one run each
+
+exit codes:
+  0 all points are valid   2 bad input   3 some are not, or could not be run
+"""
+_CALIBRATE = """\
+examples:
+  tokenswarm calibrate
+  tokenswarm calibrate --streams 2000 --tokens-per-s 60000 --json
+"""
+
+
+def _explain(parser: argparse.ArgumentParser, epilog: str) -> None:
+    parser.epilog = epilog
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+
 
 def add_set(parser: argparse.ArgumentParser) -> None:
     """`--set`, as `run` has it."""
@@ -24,6 +53,7 @@ def add_set(parser: argparse.ArgumentParser) -> None:
 
 def search_options(parser: argparse.ArgumentParser) -> None:
     """Options of `tokenswarm search`."""
+    _explain(parser, _SEARCH)
     add = parser.add_argument
     add("workload", metavar="WORKLOAD.yaml", help="workload file; with stages, each gets the level")
     add("--vary", required=True, choices=("users", "rate_per_s"), help="which load is searched")
@@ -73,6 +103,7 @@ def search(args: argparse.Namespace) -> int:
 
 def sweep_options(parser: argparse.ArgumentParser) -> None:
     """Options of `tokenswarm sweep`."""
+    _explain(parser, _SWEEP)
     add = parser.add_argument
     add("study", metavar="STUDY.yaml", help="study file: targets, lengths, load, vary")
     add("--simulated", action="store_true",
@@ -111,6 +142,7 @@ def report(folder: Path, rows: list[dict[str, Any]], labels: dict[str, str], say
 
 def calibrate_options(parser: argparse.ArgumentParser) -> None:
     """Options of `tokenswarm calibrate`."""
+    _explain(parser, _CALIBRATE)
     add = parser.add_argument
     add("--streams", type=float, metavar="N", help="a load: streams at the same time")
     add("--tokens-per-s", type=float, metavar="R", help="a load: token events a second in all")

@@ -284,10 +284,17 @@ def _point_settings(
 
 
 def stages_of(path: str | Path) -> list[str]:
-    """The stages of a workload file, by position; none for a load without stages."""
+    """Positions of a workload file's stages that get a level; none for a load without stages.
+
+    A warm-up with a shape of its own keeps it.
+    """
     data = yaml_source.parse(yaml_source.read(path), str(path)).data.get("load")
     stages = data.get("stages") if isinstance(data, dict) else None
-    return [str(i) for i, _ in enumerate(stages or ())] if isinstance(stages, list) else []
+    return [
+        str(i)
+        for i, stage in enumerate(stages if isinstance(stages, list) else ())
+        if not (isinstance(stage, dict) and stage.get("warmup") is True and stage.get("shape"))
+    ]
 
 
 def level_keys(key: str, stages: Sequence[str]) -> list[str]:

@@ -355,8 +355,8 @@ def _check(options: Options, base: Any) -> None:
         wanted = "a closed" if options.vary == "users" else "an open"
         problems.append(f"--vary {options.vary}: needs {wanted} loop, {options.file} is "
                         f"load.mode: {base.load.mode}")  # fmt: skip
-    if any(s.shape is not None for s in base.load.resolved_stages()):
-        problems.append(f"--vary {options.vary}: {options.file} has a stage with a shape")
+    if any(s.shape is not None for s in base.load.resolved_stages() if not s.warmup):
+        problems.append(f"--vary {options.vary}: {options.file} measures a stage with a shape")
     if not base.record.requests:
         problems.append("record.requests: a search needs the records of requests")
     for name in ("low", "high", "start"):

@@ -92,6 +92,19 @@ def test_in_a_workload_with_stages_every_stage_gets_the_level(files, tmp_path):
     assert [s.users for s in plans[0].workload.load.stages] == [5, 5]
 
 
+def test_a_warmup_with_a_shape_keeps_it(files, tmp_path):
+    stages = (
+        "[{duration: 1s, shape: {ramp: {from: 1, to: 9}}, warmup: true}, {duration: 2s, users: 9}]"
+    )
+    (tmp_path / "chat.yaml").write_text(
+        WORKLOAD.replace("{users: 2, requests: 20}", f"{{stages: {stages}}}")
+    )
+    _, plans = study_model.load(
+        files("workload: chat.yaml\ntargets: [{label: a, host: http://a}]\nload: {users: [5]}\n")
+    )
+    assert [s.users for s in plans[0].workload.load.stages] == [None, 5]
+
+
 def test_every_mistake_is_told_with_its_line_and_all_at_once(files):
     assert problems(files("""
 workload: chat.yaml
