@@ -154,6 +154,10 @@ class Master:
             )
             self._write_workers()
 
+    def _ended(self, worker_id: str) -> bool:
+        """A worker's process is known to be gone, long before its silence tells."""
+        return processes.ended(self.workers[worker_id].pid, self._where.get(worker_id, ""))
+
     @property
     def active(self) -> bool:
         """A run is going on."""
@@ -187,6 +191,7 @@ class Master:
         work = workload.load(self.options.workload, (*self.options.sets, *overrides))
         if not host:
             raise BadInput("--host: missing; the base URL of the server under test")
+        ready = [id_ for id_ in ready if not self._ended(id_)]
         if not ready:
             raise BadInput("no worker is connected: start some with `locust --worker`")
         work = with_nonce(work)
@@ -326,7 +331,7 @@ class Master:
             for worker in run.workers.values():
                 if worker.faults:
                     raise BadInput(*worker.faults)
-                if not self._alive(worker.id):
+                if self._ended(worker.id) or not self._alive(worker.id):
                     raise BadInput(
                         f"worker {worker.id} went away while preparing; nothing was sent"
                     )
@@ -535,8 +540,8 @@ class Master:
             if worker.k is None or worker.final or worker.faults:
                 continue
             silent = time.monotonic() - worker.reported_s
-            gone = processes.ended(worker.pid, self._where.get(worker.id, ""))
-            if gone or not self._alive(worker.id) or silent > SILENCE_S:
+            gone = self._ended(worker.id) or not self._alive(worker.id)
+            if gone or silent > SILENCE_S:
                 if worker.state == "lost":
                     continue
                 worker.state = "lost"
