@@ -13,6 +13,10 @@ from pathlib import Path
 from markupsafe import escape
 
 _STYLE = Path(__file__).with_name("report.css")
+_KEPT = re.compile(
+    r"\s*(--|:root|@media \(prefers-color|\}|\.c\d |circle|\.grid|\.axis|\.line|\.point|\.rule"
+    r"|svg text\b|line\.rule)"
+)
 _OWN = (
     ".card { fill: var(--card); }",
     "svg text.title { font-size: 14px; font-weight: 600; fill: var(--ink); }",
@@ -60,17 +64,14 @@ def _wrapped(text: str) -> list[str]:
 def _as_xml(inside: str) -> str:
     inside = re.sub(r"<line class=cursor[^>]*></line>", "", inside)  # follows a pointer
     inside = re.sub(r"<text[^>]*></text>", "", inside)
-    return re.sub(r'(\s[\w-]+)=([^\s"\'>]+)', r'\1="\2"', inside)
+    return re.sub(
+        "<[^>]*>", lambda tag: re.sub(r'(\s[\w-]+)=([^\s"\'>]+)', r'\1="\2"', tag[0]), inside
+    )
 
 
 def _style() -> str:
     """The page's rules for pictures: its colours by day and by night, and what begins with svg."""
     css = re.sub(r"/\*.*?\*/", "", _STYLE.read_text(encoding="utf-8"), flags=re.DOTALL)
     screen = css.partition("@media (max-width")[0]
-    kept = [
-        line.strip()
-        for line in screen.splitlines()
-        if re.match(r"\s*(--|:root|@media \(prefers-color|\}|\.c\d |\.grid|\.axis|\.line|\.point|"
-                    r"\.rule|svg text\b|line\.rule)", line)
-    ]  # fmt: skip
+    kept = [line.strip() for line in screen.splitlines() if _KEPT.match(line)]
     return "\n".join([*kept, *_OWN])

@@ -14,7 +14,7 @@ NOTE = "Borders (the medians): $0.06 & 36.8 tokens/s. " + "Dashed: the best spee
 
 @pytest.fixture
 def page() -> str:
-    marks = [Line("a", [0, 1], [0, 1], 0), Points("b", [0.5], [0.5], 1, ["here"])]
+    marks = [Line("a", [0, 1], [0, 1], 0), Points("b", [0.5], [0.5], 1, ["seqs n=8"])]
     chart = Chart("speed", "Price < speed", Axis("x", ""), Axis("y", ""), marks, note=NOTE)
     return f"<html><figure id=other></figure>{figure(chart)}<p class=note>not this</p></html>"
 
@@ -25,7 +25,7 @@ def test_it_is_xml_with_the_pictures_lines_and_texts(page: str) -> None:
     assert [c.split()[0] for c in classes] == ["line", "point"]
     texts = [t.firstChild.data for t in document.getElementsByTagName("text") if t.firstChild]
     assert texts[0] == "Price < speed"
-    assert {"x", "y", "here"} <= set(texts)
+    assert {"x", "y", "seqs n=8"} <= set(texts)
     assert "not this" not in texts
 
 
