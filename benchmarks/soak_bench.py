@@ -24,7 +24,7 @@ from benchmarks.product import PROGRAM
 from benchmarks.publish import circumstances, publish, table
 from tokenswarm.launch import data_folder
 from tokenswarm.simulator.process import EngineProcess
-from tokenswarm.study_search import growth
+from tokenswarm.study_verdict import growth
 
 RATE, SECONDS, WORKERS = 200, 600, 2
 LATE_RATE, LATE_SECONDS = 400, 30

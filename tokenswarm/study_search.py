@@ -4,45 +4,39 @@ search.py says where to probe; here each probe is a run (study_point.py) that is
 the percentiles of its SLOs, and its summary is read as a verdict: passed or not, and whether the
 bound lies outside of the figure's 95 % interval. It knows nothing of reports.
 
-The one subtle rule: a load is met when the SLOs hold *and* the server keeps up with it. In open
-loop a server that is slower than the plan answers later and later: the delay grows by R/C - 1 a
-second for a rate R and a capacity C. So the slope of latency-from-due over due time says both
-that a short probe was above the capacity, whatever its SLOs, and what the capacity is.
+The one subtle rule: a load is met when the SLOs hold *and* the server keeps up with it; see
+study_verdict.growth.
 """
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from tokenswarm import search as algorithm
-from tokenswarm import slo, workload
-from tokenswarm.figures import PERMILLE
+from tokenswarm import workload
 from tokenswarm.records import BadInput
 from tokenswarm.search import Bounds, Probe
 from tokenswarm.study import SCHEMA, STUDY, TABLE, interruptible, table, words
 from tokenswarm.study_model import level_keys, stages_of
 from tokenswarm.study_point import Point, Result, run, write
 from tokenswarm.study_server import Unfit
+from tokenswarm.study_verdict import delays, growth, judged, needed
 
 VARY = {"users": "closed", "rate_per_s": "open"}
 FOUND, NONE_PASSES, NO_ANSWER, INTERRUPTED = 0, 1, 3, 130
 PROBES = "probes"
 MOST_PROBES = 30
 _FULL, _SHORT = 10, 2  # values beyond the percentile: a firm one, and one good enough to look
-_LEAST_REQUESTS = 20
 _ROUNDS = 5  # requests of each user, where a probe ends by a number of requests
 _OVERLOAD = frozenset({"cut_short", "arrivals_dropped"})  # what a server that is too slow causes
 _OURS = frozenset({"generator_saturated", "reads_coalesced", "rate_not_reached"})
-_BLOCKS = 10
-_T_95 = 2.306  # Student's t, 8 degrees of freedom, two-sided 5 %
 _LONGER = 1.3
 
 
@@ -203,7 +197,7 @@ class _Search:
         why += [f"{code}: the server was too slow" for code in found.reasons if code in _OVERLOAD]
         hint = self._hint_of_users(level, found) if self.options.vary == "users" else None
         if self.options.vary == "rate_per_s":
-            slope, certain = growth(_delays(found.folder / "requests.jsonl"))
+            slope, certain = growth(delays(found.folder / "requests.jsonl"))
             if slope > self.options.precision and certain:
                 why.append(f"the server fell behind by {slope:.1%} of the rate")
                 hint = level / (1 + slope)
@@ -270,74 +264,6 @@ class _Search:
                       "knee": outcome.knee, "exit_code": outcome.code}  # fmt: skip
         write(self.folder / STUDY, json.dumps({**about, "points": rows}, indent=2) + "\n")
         write(self.folder / TABLE, table(rows))
-
-
-def needed(objectives: Sequence[slo.Objective], beyond: int) -> float:
-    """Requests until every percentile of the SLOs has so many values beyond it."""
-    most = float(_LEAST_REQUESTS)
-    for objective in objectives:
-        permille = PERMILLE.get(objective.function or "")
-        # a request has many inter-token latencies, but they depend on each other
-        if permille is not None and objective.metric != "itl_s":
-            most = max(most, 1000.0 * beyond / min(permille, 1000 - permille))
-    return most
-
-
-def judged(summary: Mapping[str, Any]) -> tuple[list[str], bool]:
-    """Which SLOs failed, and whether all verdicts lie outside of their 95 % intervals."""
-    failed, sure = [], True
-    for check in (summary.get("slo") or {}).get("checks", ()):
-        if check["passed"] is not True:
-            failed.append(f"{check['text']}: {check['detail']}")
-        name = check["key"].partition("(")[0].strip().lower()
-        figure = (summary.get("metrics") or {}).get(check["metric"]) or {}
-        ends = (figure.get("ci95") or {}).get(name) if check["stage"] is None else None
-        if ends and check["bound"] is not None and ends[0] <= check["bound"] <= ends[1]:
-            sure = False
-    return failed, sure
-
-
-def growth(delays: Sequence[tuple[float, float]]) -> tuple[float, bool]:
-    """(slope, certain) of latency from due over due time, by means of ten blocks.
-
-    Neighbouring requests share their fate, so that a regression over single ones would be far too
-    sure; of ten means the 95 % interval is honest. certain: the interval is above 0.
-    """
-    if len(delays) < 2 * _BLOCKS:
-        return 0.0, False
-    ordered = sorted(delays)
-    cuts = [len(ordered) * k // _BLOCKS for k in range(_BLOCKS + 1)]
-    blocks = [ordered[a:b] for a, b in itertools.pairwise(cuts)]
-    x = [sum(t for t, _ in block) / len(block) for block in blocks]
-    y = [sum(d for _, d in block) / len(block) for block in blocks]
-    mean_x, mean_y = sum(x) / _BLOCKS, sum(y) / _BLOCKS
-    spread = sum((v - mean_x) ** 2 for v in x)
-    if not spread:
-        return 0.0, False
-    slope = sum((v - mean_x) * (w - mean_y) for v, w in zip(x, y, strict=True)) / spread
-    rest = sum((w - mean_y - slope * (v - mean_x)) ** 2 for v, w in zip(x, y, strict=True))
-    error = math.sqrt(rest / (_BLOCKS - 2) / spread)
-    return slope, slope - _T_95 * error > 0
-
-
-def _delays(path: Path) -> list[tuple[float, float]]:
-    """(due, latency from due) of the measured requests that ended well."""
-    return [
-        (row["due_offset_s"], row["e2e_due_s"])
-        for row in _rows(path)
-        if row.get("e2e_due_s") is not None and not row.get("warmup")
-    ]
-
-
-def _rows(path: Path) -> Iterator[dict[str, Any]]:
-    import orjson
-
-    try:
-        with path.open("rb") as lines:
-            for line in lines:
-                yield orjson.loads(line)
-    except FileNotFoundError:
-        return
 
 
 def _slo_setting(text: str) -> str:

@@ -17,7 +17,7 @@ with pytest.MonkeyPatch.context() as patch:
     # the package loads Locust, which would put gevent under the other tests' threads
     patch.setenv("LOCUST_SKIP_MONKEY_PATCH", "1")
     from tokenswarm.distributed import processes
-    from tokenswarm.distributed.master import account_for_the_lost, count_stripe
+    from tokenswarm.distributed.accounts import account_for_the_lost, count_stripe
 
 WORK = workload.parse("""
 seed: 4

@@ -18,7 +18,7 @@ import platform
 import secrets
 import socket
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -31,6 +31,7 @@ from gevent.lock import RLock
 
 from tokenswarm import __version__, arrivals, backends, probe, server_side, steady, workload
 from tokenswarm.distributed import processes
+from tokenswarm.distributed.accounts import account_for_the_lost, count_plan
 from tokenswarm.distributed.options import Options
 from tokenswarm.distributed.spool import RecordFile, mark_warmup
 from tokenswarm.distributed.worker import (
@@ -58,7 +59,6 @@ _LATE_S = 1.0
 _YIELD_S = 0.01
 _RATE_SAMPLES = 6
 SPOOLS = "workers"  # folder of a run where its workers keep records, see exporters/rebuild.py
-_MOST_COUNTED = 500_000  # arrivals of a plan that are counted beforehand
 
 SEND = Callable[[str, dict[str, Any], str | None], None]
 
@@ -696,46 +696,6 @@ def stage_at(run: Run, offset_s: float) -> int | None:
         if window.end_s is None or offset_s < window.end_s:
             return index
     return None
-
-
-def account_for_the_lost(run: Run, until_ns: int | None) -> None:
-    """Fill in what workers that never came to their end had to do and did not report.
-
-    In open loop that is known exactly: the arrivals of their stripe of the plan (up to until_ns,
-    where the run was stopped early) less those that they reported as ended or dropped. In closed
-    loop it is what they had in flight at their last report.
-    """
-    gone = [w for w in run.workers.values() if w.k is not None and not w.final]
-    n = sum(w.k is not None for w in run.workers.values())
-    for worker in gone:
-        worker.state = "lost"
-        shares: Counter[int] | None = None
-        if run.workload.load.mode == "open":
-            shares = offload(count_stripe, run.workload, worker.k, n, until_ns)
-        for index in range(len(run.stages)):
-            stats = worker.snapshot.stage(index)
-            lost = stats.in_flight
-            stats.started -= lost
-            if shares is not None:
-                lost = max(0, shares[index] - stats.ended - stats.dropped)
-            stats.lost += lost
-            if lost:
-                stats.outcomes["lost"] += lost
-
-
-def count_stripe(work: Any, k: int, n: int, until_ns: int | None) -> Counter[int]:
-    """Arrivals of worker k of n by stage, up to an instant of the plan (None: all of them)."""
-    mine = arrivals.stripe(arrivals.schedule(work.load, work.seed), k, n)
-    if until_ns is not None:
-        mine = itertools.takewhile(lambda arrival: arrival.due_ns <= until_ns, mine)
-    return Counter(arrival.stage for arrival in mine)
-
-
-def count_plan(work: Any) -> int | None:
-    """Arrivals of an open-loop plan; None for a soak too long to count beforehand."""
-    plan = arrivals.schedule(work.load, work.seed)
-    counted = sum(1 for _ in itertools.islice(plan, _MOST_COUNTED + 1))
-    return counted if counted <= _MOST_COUNTED else None
 
 
 def with_nonce(work: Any) -> Any:

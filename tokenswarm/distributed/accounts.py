@@ -1,0 +1,57 @@
+"""What an open-loop plan holds, and what of it workers that are gone left undone.
+
+Counts arrivals of the plan; knows nothing of messages. The one subtle rule: the plan is the same
+for everybody, so what a worker had to do is known without asking it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from typing import Any
+
+from tokenswarm import arrivals
+from tokenswarm.offload import offload
+from tokenswarm.run import Run
+
+_MOST_COUNTED = 500_000  # arrivals of a plan that are counted beforehand
+
+
+def account_for_the_lost(run: Run, until_ns: int | None) -> None:
+    """Fill in what workers that never came to their end had to do and did not report.
+
+    In open loop that is known exactly: the arrivals of their stripe of the plan (up to until_ns,
+    where the run was stopped early) less those that they reported as ended or dropped. In closed
+    loop it is what they had in flight at their last report.
+    """
+    gone = [w for w in run.workers.values() if w.k is not None and not w.final]
+    n = sum(w.k is not None for w in run.workers.values())
+    for worker in gone:
+        worker.state = "lost"
+        shares: Counter[int] | None = None
+        if run.workload.load.mode == "open":
+            shares = offload(count_stripe, run.workload, worker.k, n, until_ns)
+        for index in range(len(run.stages)):
+            stats = worker.snapshot.stage(index)
+            lost = stats.in_flight
+            stats.started -= lost
+            if shares is not None:
+                lost = max(0, shares[index] - stats.ended - stats.dropped)
+            stats.lost += lost
+            if lost:
+                stats.outcomes["lost"] += lost
+
+
+def count_stripe(work: Any, k: int, n: int, until_ns: int | None) -> Counter[int]:
+    """Arrivals of worker k of n by stage, up to an instant of the plan (None: all of them)."""
+    mine = arrivals.stripe(arrivals.schedule(work.load, work.seed), k, n)
+    if until_ns is not None:
+        mine = itertools.takewhile(lambda arrival: arrival.due_ns <= until_ns, mine)
+    return Counter(arrival.stage for arrival in mine)
+
+
+def count_plan(work: Any) -> int | None:
+    """Arrivals of an open-loop plan; None for a soak too long to count beforehand."""
+    plan = arrivals.schedule(work.load, work.seed)
+    counted = sum(1 for _ in itertools.islice(plan, _MOST_COUNTED + 1))
+    return counted if counted <= _MOST_COUNTED else None
