@@ -298,9 +298,7 @@ def _inside(box: Box) -> bool:
 
 
 def _hit(box: Box, others: Sequence[Box]) -> bool:
-    return any(
-        box[0] < o[2] and o[0] < box[2] and box[1] < o[3] and o[1] < box[3] for o in others
-    )
+    return any(box[0] < o[2] and o[0] < box[2] and box[1] < o[3] and o[1] < box[3] for o in others)
 
 
 def _shades(shades: Sequence[Shade], x: Scale) -> list[Markup]:

@@ -256,9 +256,7 @@ def stalls_over_time(view: View) -> Markup | str:
     if view.requests is None:
         return ""
     gaps = np.where(view.requests.ok, view.requests["longest_gap_s"], np.nan)
-    p50, top = view.by_interval(
-        view.since_start("due"), gaps, [quantile(0.5), _top]
-    )
+    p50, top = view.by_interval(view.since_start("due"), gaps, [quantile(0.5), _top])
     if not any(v is not None for v in top):
         return ""
     return figure(Chart("stalls", "Longest gap in an answer, over time", _TIME,

@@ -19,8 +19,17 @@ FIRST = ("connect_error", "timeout_first_token")
 
 
 def rows(
-    n=600, seed=1, speed=1.0, error_share=0.02, lengths=(300, 1200), itl=False, seconds=90.0,
-    burst=False, stages=("warm-up", "16 users", "64 users"), index=0, memory=0.0,
+    n=600,
+    seed=1,
+    speed=1.0,
+    error_share=0.02,
+    lengths=(300, 1200),
+    itl=False,
+    seconds=90.0,
+    burst=False,
+    stages=("warm-up", "16 users", "64 users"),
+    index=0,
+    memory=0.0,
     plan=None,
 ):
     """Lines of requests.jsonl as dicts; speed 1.2 = everything takes 1.2 times as long.

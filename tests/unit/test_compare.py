@@ -147,9 +147,7 @@ def test_more_errors_are_found(make, tmp_path):
 def test_itl_percentiles_need_recorded_gaps(make):
     plain = compare.pair(make(30), make(31), compare.TOLERANCES)
     recorded = compare.pair(make(30, itl=True), make(31, itl=True), compare.TOLERANCES)
-    verdicts = [
-        next(r.verdict for r in p.rows if r.key == "p99(itl_s)") for p in (plain, recorded)
-    ]
+    verdicts = [next(r.verdict for r in p.rows if r.key == "p99(itl_s)") for p in (plain, recorded)]
     assert verdicts == [compare.NO_INTERVAL, compare.NOT_SHOWN]
 
 
