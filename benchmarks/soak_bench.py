@@ -57,11 +57,10 @@ def role(process: psutil.Process) -> str | None:
 
 
 def sampled(command: list[str], log: Path) -> dict[str, list[tuple[float, float]]]:
-    """Run a command; (seconds, MB) of each process of Locust meanwhile."""
+    """Run a command; (Unix seconds, MB) of each process of Locust meanwhile."""
     memory: dict[str, list[tuple[float, float]]] = {}
     with log.open("wb") as out:
         process = psutil.Popen(command, stdout=out, stderr=subprocess.STDOUT)
-        began = time.monotonic()
         while process.poll() is None:
             for child in process.children():
                 try:
@@ -69,7 +68,7 @@ def sampled(command: list[str], log: Path) -> dict[str, list[tuple[float, float]
                 except (psutil.NoSuchProcess, psutil.ZombieProcess):
                     continue
                 if name:
-                    memory.setdefault(name, []).append((time.monotonic() - began, size / 1e6))
+                    memory.setdefault(name, []).append((time.time(), size / 1e6))
             time.sleep(EVERY_S)
     return memory
 
@@ -125,14 +124,15 @@ def accounts(rate: int, run: Soaked) -> dict[str, str]:
     }
 
 
-def growths(run: Soaked, seconds: int) -> dict[str, Any]:
-    """The memory of each process: samples after it settled, and their slope."""
-    end = min(samples[-1][0] for samples in run.memory.values())
-    begin = end - seconds * (1 - SETTLED)
+def growths(run: Soaked) -> dict[str, Any]:
+    """The memory of each process under load: samples after it settled, and their slope."""
+    window = run.summary["window"]
+    end = window["end"]
+    begin = window["start"] + SETTLED * window["seconds"]
     found = {}
     for who, samples in sorted(run.memory.items()):
-        mb_per_hour, certain = slope(samples, begin, end - seconds * 0.05)
-        during = [round(mb, 1) for t, mb in samples if t >= begin]
+        mb_per_hour, certain = slope(samples, begin, end)
+        during = [round(mb, 1) for t, mb in samples if begin <= t <= end]
         found[who] = {"mb_per_hour": mb_per_hour, "certain": certain, "mb": during}
     return found
 
@@ -149,7 +149,7 @@ def main() -> None:
         late = one_run(LATE_RATE, LATE_SECONDS, folder / "late")
         print(f"{options.seconds} s at {RATE} requests/s, {WORKERS} workers", flush=True)
         soak = one_run(RATE, options.seconds, folder / "soak")
-    memory = growths(soak, options.seconds)
+    memory = growths(soak)
     rows = [
         {
             "process": who.split()[0],
