@@ -159,7 +159,7 @@
       const chosen = place();
       const answer = await fetch(`${base}/tokenswarm/live.json?${chosen ? `run=${encodeURIComponent(run)}&count=${count}` : "brief=1"}`);
       const data = await answer.json();
-      refuse(data.refused, data.run && data.run.state === "running");
+      refuse(data.refused, data.preparing || (data.run && !["idle", "done"].includes(data.run.state)));
       if (chosen) {
         if (!data.run || data.run.id !== run) { rows = []; run = data.run ? data.run.id : ""; }
         rows = rows.concat(data.rows).slice(-MOST_ROWS);

@@ -73,6 +73,12 @@ def test_a_good_form_has_no_problems(file: str) -> None:
     assert form.problems(submitted(workload=file, run_time="1m"), "nowhere.yaml", []) == []
 
 
+def test_a_form_without_a_host_means_the_one_of_the_command_line(file: str) -> None:
+    fields = {key: value for key, value in submitted().items() if key != "host"}
+    assert form.problems(fields, file, [], "http://127.0.0.1:8000") == []
+    assert form.problems(fields, file, []) != []
+
+
 @pytest.mark.parametrize(
     ("fields", "words"),
     [

@@ -92,12 +92,13 @@ class _Worker:
     """A Locust worker process."""
 
     def __init__(self, environment: Environment, log_line: Callable[..., bytes]) -> None:
-        runner: Any = environment.runner
+        self._runner = runner = environment.runner
         out = environment.parsed_options.out
         spool = Path(out) / "workers" if out else None
         self.agent = WorkerAgent(
             runner.client_id, self._sender(runner), log_line, fire_request(environment), spool
         )
+        self.agent.before_last_word = self._report_now
         for kind in _TO_WORKER:
             runner.register_message(_MESSAGE + kind, self._receiver(kind), concurrent=True)
         environment.events.report_to_master.add_listener(self._report)
@@ -121,6 +122,12 @@ class _Worker:
             self.agent.receive(kind, msg.data)
 
         return receive
+
+    def _report_now(self) -> None:
+        try:
+            self._runner._send_stats()
+        except Exception as e:  # noqa: BLE001 - the link is down; our own words say so too
+            logger.warning("Locust's last report could not be sent: %s", e)
 
     def _report(self, client_id: str, data: dict[str, Any], **_: Any) -> None:
         report = self.agent.report()

@@ -42,8 +42,10 @@ def settings(load: Any, users: int | None, rate_per_s: float, run_time: float | 
     return sets
 
 
-def problems(form: Mapping[str, str], file: str, sets: Sequence[str]) -> list[str]:
-    """What is wrong with a submitted form. file: the workload where the form names none."""
+def problems(
+    form: Mapping[str, str], file: str, sets: Sequence[str], host: str | None = None
+) -> list[str]:
+    """What is wrong with a submitted form. file and host: those where the form names none."""
     from locust.util.timespan import parse_timespan
 
     found: list[str] = []
@@ -60,7 +62,7 @@ def problems(form: Mapping[str, str], file: str, sets: Sequence[str]) -> list[st
     except ValueError:
         found.append(f"run time: must be such as 90, 90s, 15m or 1h30m, got '{form['run_time']}'")
     try:
-        target.parse_url(form.get("host", ""))
+        target.parse_url(form.get("host") or host or "")
     except BadInput as error:
         found += error.problems
     if found:
@@ -96,7 +98,8 @@ def refuse_bad(
             found = [CHANGE]
             refuse((CHANGE,))
         else:
-            found = problems(request.form, environment.parsed_options.workload, sets)
+            parsed = environment.parsed_options
+            found = problems(request.form, parsed.workload, sets, environment.host)
         if not found:
             return None
         return jsonify({"success": False, "message": "\n".join(found), "host": environment.host})

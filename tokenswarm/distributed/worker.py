@@ -74,6 +74,8 @@ class WorkerAgent:
         self.run_id: str | None = None
         self.generator: Generator | None = None
         self.finished = True
+        # Locust's own last report goes first, so that its tables are right when the run ends.
+        self.before_last_word: Callable[[], None] | None = None
         self._send = send
         self._log_line = log_line
         self._fire = fire
@@ -276,6 +278,8 @@ class WorkerAgent:
                 gevent.sleep(0.01)
                 self._spool.flush()
             self.disk_error = self._spool.disk_error
+        if self.before_last_word is not None and not self._without_master:
+            self.before_last_word()
         self._refresh()
         self._sequence += 1
         self.finished = True
