@@ -4,9 +4,12 @@ PYTHON3 ?= python3
 VENV := .venv
 PYTHON := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
+# What `make test` runs end to end: one whole run with every count compared, the wheel, manifests.
+CORE := tests/e2e/test_run.py tests/e2e/test_simulator_openai_client.py tests/e2e/test_wheel.py \
+	tests/k8s/test_manifests.py tests/k8s/test_rules.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format clean
+.PHONY: help setup demo test test-more check format clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 18
@@ -21,9 +24,13 @@ $(STAMP): pyproject.toml
 demo: setup  ## the main job against the embedded engine: live table, summary, report
 	$(PYTHON) -m tokenswarm.demo
 
-test: setup debian-tools  ## all tests that need no real engine (under 6 minutes)
+test: setup debian-tools  ## unit and property tests, a whole run on real processes (under 6 minutes)
 	$(PYTHON) -m pytest -q -n 2 tests/unit tests/property
-	$(PYTHON) -m pytest -q -m "not engine" tests/e2e tests/k8s --durations=10
+	$(PYTHON) -m pytest -q $(CORE)
+
+# These wait more than they work, so three files at a time keep two cores busy and no more.
+test-more: setup debian-tools  ## every end-to-end, fault, browser and Kubernetes test (about 6 minutes)
+	$(PYTHON) -m pytest -q -n 3 --dist loadfile -m "not engine" tests/e2e tests/k8s
 
 check: setup  ## format, lint, types, layers
 	$(VENV)/bin/ruff format --check .
