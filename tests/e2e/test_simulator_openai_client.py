@@ -127,6 +127,7 @@ def test_quit_ends_the_process():
     request = urllib.request.Request(engine.url + "/quit", b"", method="POST")
     with urllib.request.urlopen(request, timeout=10) as answer:
         assert answer.status == 200
+    engine._process.wait(30)  # a signal while it is ending would be its end
     assert engine.stop() == 0
 
 
