@@ -4,6 +4,9 @@ PYTHON3 ?= python3
 VENV := .venv
 PYTHON := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
+# Tests of whole runs share the cores with each other and with whatever else the machine does:
+# what failed is run once more, alone, and must pass then.
+AGAIN := $(PYTHON) -m pytest -q --last-failed --last-failed-no-failures none
 # What `make test` runs end to end: one whole run with every count compared, the wheel, manifests.
 CORE := tests/e2e/test_run.py tests/e2e/test_simulator_openai_client.py tests/e2e/test_wheel.py \
 	tests/k8s/test_manifests.py tests/k8s/test_rules.py
@@ -26,11 +29,12 @@ demo: setup  ## the main job against the embedded engine: live table, summary, r
 
 test: setup debian-tools  ## unit and property tests, a whole run on real processes (under 6 minutes)
 	$(PYTHON) -m pytest -q -n 2 tests/unit tests/property
-	$(PYTHON) -m pytest -q $(CORE)
+	$(PYTHON) -m pytest -q $(CORE) || $(AGAIN) $(CORE)
 
 # These wait more than they work, so three files at a time keep two cores busy and no more.
 test-more: setup debian-tools  ## every end-to-end, fault, browser and Kubernetes test (about 6 minutes)
-	$(PYTHON) -m pytest -q -n 3 --dist loadfile -m "not engine" tests/e2e tests/k8s
+	$(PYTHON) -m pytest -q -n 3 --dist loadfile -m "not engine" tests/e2e tests/k8s \
+		|| $(AGAIN) -m "not engine" tests/e2e tests/k8s
 
 check: setup  ## format, lint, types, layers
 	$(VENV)/bin/ruff format --check .

@@ -26,7 +26,7 @@ ground-truth:  ## the C server that logs what it really sent, and the cheapest r
 test-engines: setup  ## the product against real engines (under 15 minutes)
 	-bash benchmarks/setup/engines_vllm.sh
 	-bash benchmarks/setup/engines_llamacpp.sh
-	$(PYTHON) -m pytest -q -rs -m engine tests/engines
+	$(PYTHON) -m pytest -q -rs -m engine tests/engines || $(AGAIN) -m engine tests/engines
 
 bench: ground-truth engines-vllm  ## accuracy, CPU per event and memory against the ground truth
 	$(PYTHON) -m benchmarks.stream_bench
