@@ -133,7 +133,7 @@ class Console:
     def _look(self, run: Run) -> Now:
         """Figures now, with rates and latencies over the last RECENT_S."""
         at, snapshot = self._clock(), run.merged
-        stats = snapshot.total()
+        stats = run.totals()
         self._points.append(_Point(at, stats, snapshot.live_tokens))
         while len(self._points) > 1 and self._points[1].at <= at - RECENT_S:
             self._points.popleft()

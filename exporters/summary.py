@@ -19,7 +19,14 @@ from exporters import files, intervals
 from tokenswarm import economics, figures
 from tokenswarm.records import BadInput
 from tokenswarm.run import Run, Worker
-from tokenswarm.validity import Verdict, judge, kernel_stamp_share, loop_lag_p99_s, share
+from tokenswarm.validity import (
+    Verdict,
+    judge,
+    kernel_stamp_share,
+    loop_lag_p99_s,
+    share,
+    starved_share,
+)
 
 SCHEMA = 1
 FILE = "summary.json"
@@ -154,6 +161,7 @@ def _worker(run: Run, worker: Worker) -> dict[str, Any]:
         "loop_lag_p99_s": loop_lag_p99_s(worker),
         "coalesced_share": share(stats.coalesced_reads, stats.reads),
         "kernel_stamp_share": kernel_stamp_share(stats),
+        "starved_share": starved_share(worker),
         "rss_bytes": health.rss_bytes,
         "requests": stats.started,
         "lost": worker.state == "lost",

@@ -136,7 +136,7 @@ class Timeline:
     def _write(self, run: Run, now: float) -> None:
         assert self._file is not None
         snapshot = run.merged
-        stats = snapshot.total()
+        stats = run.totals()
         if run.start_ns is not None:
             # what is before the plan's start is waiting, and would make the first rates too low
             self._at = min(max(self._at, run.start_ns / NS), now)

@@ -1,7 +1,8 @@
 """Prepared requests, ahead of the moment they are needed.
 
-Prompts are cut and request bodies built in gevent's threadpool, a bounded number ahead, so that
-nothing slow runs on the loop between a read and its stamp. It knows nothing of time or sockets.
+Prompts are cut and request bodies built a bounded number ahead, before the run in gevent's
+threadpool and during it in a process apart, so that nothing slow runs on the loop between a read
+and its stamp. It knows nothing of time or sockets.
 """
 
 from __future__ import annotations
@@ -15,22 +16,32 @@ from typing import Any
 import gevent
 from gevent.event import Event
 
+from tokenswarm.apart import Apart
 from tokenswarm.offload import offload
 from tokenswarm.records import Prompt, Request
 
 Item = tuple[Prompt, Request]
-_BATCH = 32
+_BATCH = 32  # a thread's: it must not keep the interpreter long
+_BATCH_APART = 128
 _LOW_WATER = 0.25  # share of `ahead` below which preparing takes all the time it can get
-_REST = 4.0  # above it, rest so many times as long as a batch took
+_REST = 4.0  # above it, a thread rests so many times as long as a batch took
 
 
 class Feed:
-    """What `make` gives for the indices of an iterator, in its order; ahead are kept ready."""
+    """What `make` gives for the indices of an iterator, in its order; ahead are kept ready.
+
+    apart does the same as `make`, elsewhere, while a run is on.
+    """
 
     def __init__(
-        self, make: Callable[[Sequence[Any]], list[Any]], indices: Iterator[Any], ahead: int
+        self,
+        make: Callable[[Sequence[Any]], list[Any]],
+        indices: Iterator[Any],
+        ahead: int,
+        apart: Apart | None = None,
     ) -> None:
         self._make = make
+        self._apart = apart
         self._indices = indices
         self._ahead = max(1, ahead)
         self._ready: deque[Any] = deque()
@@ -43,11 +54,12 @@ class Feed:
 
     def _fill(self) -> None:
         try:
-            while batch := list(islice(self._indices, min(_BATCH, self._ahead))):
+            while batch := list(islice(self._indices, self._batch_size())):
                 began = time.monotonic()
-                self._ready.extend(offload(self._make, batch))
+                is_low = len(self._ready) <= self._ahead * _LOW_WATER
+                self._ready.extend(self._made(batch, is_low))
                 self._more.set()
-                if len(self._ready) > self._ahead * _LOW_WATER and not self._hurry:
+                if self._apart is None and not (is_low or self._hurry):
                     # well ahead: leave the interpreter to the loop, above all when a burst of
                     # first requests has just emptied half of what was ready
                     gevent.sleep(_REST * (time.monotonic() - began))
@@ -58,6 +70,17 @@ class Feed:
             self._error = e
         self._finished = True
         self._more.set()
+
+    def _batch_size(self) -> int:
+        """Many at a time are cheaper, unless somebody waits for the first of them."""
+        many = self._apart is not None and len(self._ready) > self._ahead * _LOW_WATER
+        return min(_BATCH_APART if many else _BATCH, self._ahead)
+
+    def _made(self, batch: list[Any], is_low: bool) -> list[Any]:
+        if self._apart is not None and not self._hurry:
+            return self._apart(batch, hurry=is_low)
+        made: list[Any] = offload(self._make, batch)
+        return made
 
     def take(self) -> Any | None:
         """The next item, None when there are no more; waits where preparing is behind.

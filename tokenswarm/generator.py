@@ -20,6 +20,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import gevent
@@ -28,6 +29,7 @@ from gevent.lock import Semaphore
 from gevent.pool import Group
 
 from tokenswarm import arrivals, slo
+from tokenswarm.apart import Apart
 from tokenswarm.backends import Backend
 from tokenswarm.clock import Alarm
 from tokenswarm.feed import Feed, Item
@@ -35,7 +37,7 @@ from tokenswarm.measure import METRICS
 from tokenswarm.offload import offload
 from tokenswarm.records import Outcome, Prompt, Record
 from tokenswarm.snapshot import Snapshot, StageStats
-from tokenswarm.stream import Live, Stream, settle
+from tokenswarm.stream import Stream, settle
 from tokenswarm.talks import Talk, maker, stage_sessions
 from tokenswarm.transport import Connection, LoopClock, Transport, TransportError
 from tokenswarm.transport_balance import Balanced
@@ -50,6 +52,8 @@ _LONGEST_RETRY_PAUSE_S = 86_400.0  # whatever a server asks for
 _BACK_OFF_S = (0.05, 0.1, 0.2, 0.5, 1.0)
 _POLL_S = 0.02
 _SLICE_NS = 1_000_000
+_NEXT_TURN_S = 1e-6
+_BUSY_TURN_NS = 3_000_000
 _MOST_UNSETTLED = 4096  # beyond it accounting takes the time it needs: memory stays bounded
 
 
@@ -102,7 +106,8 @@ class Generator:
         self.backend, self.source, self.transport = backend, source, transport
         self.objectives = [o for o in objectives if o.metric in METRICS]
         self.snapshot = Snapshot()
-        self.live = Live()
+        self._streams: set[Stream] = set()
+        self._events = 0  # of answers that have ended
         self.clock = LoopClock()
         self.start_ns = 0
         self.stage = -1
@@ -133,6 +138,7 @@ class Generator:
         self._bases = stage_bases(self.stages)
         self._in_sessions = self.load.mode == "closed" and hasattr(source, "session")
         self._talks: dict[int, Talk] = {}
+        self._apart = Apart(self._make)
         self._open_feed: Feed | None = None
         self._arrivals: Iterator[arrivals.Arrival] = iter(())
         limit = self.load.max_in_flight
@@ -151,15 +157,19 @@ class Generator:
             rate = max((s.profile.highest(s.duration or 0.0) if s.profile else 100.0)
                        for s in self.stages)  # fmt: skip
             wanted = min(_MAX_AHEAD, int(rate * _AHEAD_S / self.n) + 16)
-            self._open_feed = Feed(self._make, (a.index for a in ahead), wanted)
+            self._open_feed = Feed(self._make, (a.index for a in ahead), wanted, self._apart)
             self._open_feed.wait_ready(wanted)
         else:
             feed = self._feed(0)
             feed.wait_ready(len(slots_of(self._users(0), self.k, self.n)) or 1)
 
     def _make(self, indices: Sequence[int]) -> list[Item]:
+        """Prompts, without what was asked, and the requests that ask it."""
         prompts: list[Prompt] = self.source.prompts(indices)
-        return [(prompt, self.backend.build(prompt)) for prompt in prompts]
+        return [
+            (replace(p, text=None, messages=None, token_ids=None), self.backend.build(p))
+            for p in prompts
+        ]
 
     def _users(self, stage: int) -> int:
         """Most users of a closed-loop stage."""
@@ -176,7 +186,7 @@ class Generator:
                 feed = Feed(maker(self.source, self.backend.build), sessions, mine + 4)
             else:
                 indices = closed_indices(self._bases[stage], requests, users, self.k, self.n)
-                feed = Feed(self._make, indices, min(_MAX_AHEAD, 2 * mine + 16))
+                feed = Feed(self._make, indices, min(_MAX_AHEAD, 2 * mine + 16), self._apart)
             self._feeds[stage] = feed
         return feed
 
@@ -204,6 +214,11 @@ class Generator:
         """A stage after one that ended by requests begins at start_ns."""
         if not self._entered[stage].ready():
             self._entered[stage].set(start_ns)
+
+    @property
+    def live_tokens(self) -> int:
+        """Token events read so far, long before their requests end."""
+        return self._events + sum(len(s.event_ns) for s in self._streams)
 
     def stop(self) -> None:
         """Send nothing new from now on."""
@@ -240,6 +255,7 @@ class Generator:
         """Free sockets and watchers."""
         self.stop()
         self._settler.kill(block=False)
+        self._apart.close()
         self.transport.close()
         self.clock.close()
         self._alarm.close()
@@ -276,6 +292,7 @@ class Generator:
     def _slot(self, j: int, due_ns: int) -> None:
         """One user: the next request the moment the one before ended."""
         failures = 0
+        health = self.snapshot.health
         while not self.stopping:
             stage = self._stage_at(due_ns)
             if stage is None or not self._belongs(j, stage):
@@ -284,7 +301,10 @@ class Generator:
                 gevent.sleep(_POLL_S)
                 due_ns = time.time_ns()
                 continue
+            asked_ns = time.monotonic_ns()
             item = self._next(j, stage)
+            taken_ns = time.monotonic_ns()
+            health.starved_ns += taken_ns - asked_ns
             if item is None:
                 self._exhaust(stage, time.time_ns())
                 return
@@ -298,6 +318,7 @@ class Generator:
                     answer = self._issue(stage, item, due_ns)
             finally:
                 self.active_slots -= 1
+                health.slots_ns += time.monotonic_ns() - taken_ns
             if j in self._talks:
                 self._talks[j].heard(answer.text)
             pause = float(self.load.think_s(self.workload.seed, item[0].index))
@@ -439,7 +460,8 @@ class Generator:
         prompt, request = item
         for retries in itertools.count():
             self.in_flight += 1
-            stream, failure = Stream(self.backend, self.clock, self.live), None
+            stream, failure = Stream(self.backend, self.clock), None
+            self._streams.add(stream)
             try:
                 connection = self.transport.send(
                     request.path, request.body, stream, more=self._id_header(prompt.index, retries)
@@ -448,6 +470,8 @@ class Generator:
                 failure, connection = e, e.connection  # type: ignore[attr-defined]
             finally:
                 self.in_flight -= 1
+                self._streams.discard(stream)
+                self._events += len(stream.event_ns)
             if not stream.throttled or retries >= self._retry.max:
                 break
             waited_ns, is_whole = self._wait_to_retry(stream, retries)
@@ -487,13 +511,21 @@ class Generator:
             self._settler_wakes.wait()
             slice_ends = time.monotonic_ns() + _SLICE_NS
             while self._unsettled:
+                if (
+                    self.clock.last_turn_ns > _BUSY_TURN_NS
+                    and len(self._unsettled) < _MOST_UNSETTLED
+                ):
+                    gevent.sleep(_NEXT_TURN_S)  # sockets wait: what has ended can wait longer
+                    slice_ends = time.monotonic_ns() + _SLICE_NS
+                    continue
                 try:
                     self._account(*self._unsettled.popleft())
                 except Exception as e:  # noqa: BLE001 - ends the run, told by `run`; never hangs it
                     self.error = self.error or e
                     self.stop()
                 if time.monotonic_ns() > slice_ends and len(self._unsettled) < _MOST_UNSETTLED:
-                    gevent.sleep(0)
+                    # not 0: that would come back before the loop has looked at its sockets
+                    gevent.sleep(_NEXT_TURN_S)
                     slice_ends = time.monotonic_ns() + _SLICE_NS
             self._settler_wakes.clear()
 

@@ -238,6 +238,8 @@ def draw(distribution: Distribution, seed: int, index: int, purpose: int) -> flo
 
 def draw_whole(distribution: Distribution, seed: int, index: int, purpose: int) -> Drawn:
     """A whole length, or a pair of them, for request `index`."""
+    if isinstance(distribution, Fixed):
+        return _nearest(distribution, 0.5)  # the commonest, and nothing to draw
     return _nearest(distribution, uniform01(seed, index, purpose))
 
 

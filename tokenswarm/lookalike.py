@@ -23,66 +23,67 @@ CHANNELS = ("text", "reasoning", "tool")
 _PLAIN = re.compile(rb'[^"\\\x00-\x1f]+').fullmatch
 _TRIES = 4  # a protocol whose events differ elsewhere too (token ids) is not tried for ever
 _PROOF = "proof of a likeness"
+_FIELD = b"data: "
 
 
 class Lookalike:
-    """What one stream has learned of its events; head is None until it has."""
+    """What one stream has learned of its events; head and foot are None until it has.
 
-    __slots__ = ("_foot", "_read", "_shortest", "_skip_foot", "_tries", "channel", "head")
+    A piece of the body that begins with head, ends with foot, and has between them something
+    without a quotation mark or a backslash, is one event like the one learned, with that for
+    its text, provided that it is valid text at all: see `decode`.
+    """
+
+    __slots__ = ("_read", "_tries", "foot", "head")
 
     def __init__(self, read: Callable[[bytes, str], TokenEvent]) -> None:
         self.head: bytes | None = None
-        self.channel = "text"
+        self.foot = b""
         self._read = read
-        self._foot = b""
-        self._skip_foot = 0
-        self._shortest = 0
         self._tries = _TRIES
 
-    def learn(self, payload: bytes, event: TokenEvent) -> None:
-        """Look at an event that was parsed, and remember what stands around its text."""
+    def learn(self, payload: bytes, event: TokenEvent, worked: bool) -> bool:
+        """Look at an event that was parsed; True when head and foot are new.
+
+        worked: the event before was recognised by what was learned so far, so that it is no
+        waste to learn that something around the text has changed (a time, the channel).
+        """
+        if self.head is not None and payload.startswith(self.head[len(_FIELD) :]):
+            return False  # parsed for its text: an escape in it
+        if worked:
+            self._tries = _TRIES
         if not self._tries or event != plain(event):
-            return
+            return False
         texts = [(channel, t) for channel in CHANNELS if (t := getattr(event, channel))]
         if len(texts) != 1:
-            return
+            return False
         self._tries -= 1
         channel, text = texts[0]
         literal = orjson.dumps(text)
         at = payload.find(literal)
         if at < 0:
-            return  # written with other escapes
+            return False  # written with other escapes
         before, after = payload[: at + 1], payload[at + len(literal) - 1 :]
         try:
             proof = self._read(before + _PROOF.encode() + after, "")
         except ValueError:
-            return
+            return False
         wanted = TokenEvent()
         setattr(wanted, channel, _PROOF)
         if proof != wanted:
-            return
-        self.channel = channel
-        self.head, self._foot = b"data: " + before, after + b"\n\n"
-        self._skip_foot = -len(self._foot)
-        self._shortest = len(self.head) + len(self._foot)
+            return False
+        self.head, self.foot = _FIELD + before, after + b"\n\n"
+        return True
 
-    def text(self, piece: bytes) -> str | None:
-        """The text of a piece that is exactly one event like the one learned; else None.
 
-        Only to be called when head is not None.
-        """
-        head = self.head
-        if not piece.startswith(head) or not piece.endswith(self._foot):  # type: ignore[arg-type]
-            return None
-        if len(piece) <= self._shortest:
-            return None
-        middle = piece[len(head) : self._skip_foot]  # type: ignore[arg-type]
-        if _PLAIN(middle) is None:
-            return None
-        try:
-            return middle.decode()
-        except UnicodeDecodeError:
-            return None
+def decode(middle: bytes) -> str | None:
+    """What stood between head and foot as text; None where JSON does not allow it."""
+    if _PLAIN(middle) is None:
+        return None
+    try:
+        return middle.decode()
+    except UnicodeDecodeError:
+        return None
 
 
 def plain(event: TokenEvent) -> TokenEvent:

@@ -11,9 +11,9 @@ has an outcome and no latency, so `values` gives nothing for it except how late 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, MutableSequence, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from operator import sub
 
 from tokenswarm.records import Outcome, Record
 
@@ -63,7 +63,7 @@ def itl(r: Record) -> list[int]:
     aiperf and guidellm call a mean per request "ITL"; pooled samples weigh every event alike.
     """
     stamps = r.event_ns
-    return [b - a for a, b in pairwise(stamps)]
+    return list(map(sub, stamps[1:], stamps))
 
 
 def decode_tokens(r: Record) -> int | None:
@@ -209,7 +209,7 @@ def values(record: Record, metric: Metric) -> list[int]:
     return samples if not samples or min(samples) >= 0 else [v for v in samples if v >= 0]
 
 
-def spread_lagged(stamps: list[int], first: int, lagging: bool) -> None:
+def spread_lagged(stamps: MutableSequence[int], first: int, lagging: bool) -> None:
     """Give the events stamps[first:], which came in one read, their arrival times, in place.
 
     All of them carry the read's stamp. When the loop was on time they did arrive together: the

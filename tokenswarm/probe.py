@@ -14,7 +14,7 @@ import gevent
 
 from tokenswarm.backends import Backend
 from tokenswarm.records import BadInput, Outcome, Prompt, Record
-from tokenswarm.stream import Live, Stream, settle
+from tokenswarm.stream import Stream, settle
 from tokenswarm.transport import Connection, LoopClock, Transport, TransportError
 
 _POLL_S = 0.5
@@ -38,7 +38,7 @@ _FATAL = frozenset({Outcome.HTTP_ERROR, Outcome.CONNECT_ERROR, Outcome.NOT_STREA
 def ask(transport: Transport, backend: Backend, prompt: Prompt) -> Record:
     """Send the probe request; never raises for what the server does."""
     clock = LoopClock()
-    stream = Stream(backend, clock, Live())
+    stream = Stream(backend, clock)
     request = backend.probe(prompt)
     failure = None
     began = time.time_ns()

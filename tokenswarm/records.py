@@ -52,6 +52,13 @@ class Prompt:
     session: int | None = None
     turn: int | None = None
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # three times faster than what dataclasses do for frozen ones
+        return Prompt, (
+            self.index, self.input_tokens, self.output_tokens, self.text, self.messages,
+            self.token_ids, self.session, self.turn,
+        )  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -60,6 +67,9 @@ class Request:
     path: str
     body: bytes
     headers: tuple[tuple[str, str], ...] = ()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Request, (self.path, self.body, self.headers)
 
 
 @dataclass(frozen=True, slots=True)

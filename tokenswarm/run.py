@@ -74,7 +74,9 @@ class Run:
     achieved_rate: float = 0.0  # over the last interval
     server: dict[str, Any] | None = None  # the engine's own metrics, where scraped
     steady_state: dict[str, Any] | None = None  # what was discarded, see steady.py
-    _merged: tuple[object, Snapshot] | None = field(default=None, repr=False, compare=False)
+    _merged: tuple[object, Snapshot, StageStats] | None = field(
+        default=None, repr=False, compare=False
+    )
 
     @property
     def merged(self) -> Snapshot:
@@ -85,7 +87,8 @@ class Run:
         """
         state = [(w.reported_s, *w.snapshot.mark()) for w in self.workers.values()]
         if self._merged is None or self._merged[0] != state:
-            self._merged = state, merged(w.snapshot for w in self.workers.values())
+            snapshot = merged(w.snapshot for w in self.workers.values())
+            self._merged = state, snapshot, snapshot.total()
         return self._merged[1]
 
     @property
@@ -104,8 +107,10 @@ class Run:
         return stages[0].start_s, stages[-1].end_s
 
     def totals(self) -> StageStats:
-        """Counts over the whole run, warm-up included."""
-        return self.merged.total()
+        """Counts over the whole run, warm-up included; only to be read."""
+        _ = self.merged
+        assert self._merged is not None
+        return self._merged[2]
 
 
 class Exporter(Protocol):

@@ -40,6 +40,7 @@ class Document:
     def __init__(self) -> None:
         self.read_ns = 0
         self.framing_bytes = 0
+        self.fresh = 0
         self.complete = False
         self.keep_alive = False
         self.until_close = False
@@ -83,6 +84,9 @@ class Document:
 
     def after_read(self, stamped: bool) -> None:
         """Nothing is measured here."""
+
+    def look(self) -> None:
+        """Its size is looked at with every piece."""
 
 
 @dataclass(slots=True)

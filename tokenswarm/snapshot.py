@@ -11,6 +11,7 @@ all read a Snapshot; none of them counts for itself.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -99,9 +100,12 @@ class StageStats:
             self.add_error(record.outcome, record.error)
         if record.prompt_tokens_source == "usage" and record.prompt_tokens_expected is not None:
             self.add_comparison(record.prompt_tokens - record.prompt_tokens_expected)
+        is_ok = record.outcome is Outcome.OK
         for name, metric in METRICS.items():
-            samples = values(record, metric)
-            if samples:
+            value = metric.function(record) if is_ok or metric.failed else None
+            if type(value) is int and value >= 0:  # nearly all, and once a request for each
+                self.histogram(name).record(value)
+            elif value is not None and (samples := values(record, metric)):
                 self.histogram(name).record_all(samples)
 
     def judge(self, record: Record, objectives: Iterable[slo.Objective], stage: str) -> None:
@@ -224,7 +228,8 @@ class Series:
     the first user finds nothing more to send, maybe on another worker, so counts per stage are
     not enough. Windows are cut at bucket edges; stages whose length is a multiple of 10 ms are
     cut exactly. Buckets older than `keep` are folded into whole seconds, except where a second
-    holds an edge that may be asked for.
+    holds an edge that may be asked for. Characters are kept by the second: they are shared out
+    evenly over an answer's events anyway, so a part of a second has its part of the events'.
     """
 
     tokens: Counter[int] = field(default_factory=Counter)
@@ -245,20 +250,47 @@ class Series:
         buckets = [(t - start_ns) // BUCKET_NS for t in stamps]
         tokens = record.output_tokens if record.output_tokens is not None else len(stamps)
         share_out(self.tokens, buckets, tokens)
-        share_out(self.chars, buckets, record.output_chars)
+        self._add_chars(buckets, record.output_chars)
         self.prompt_tokens[buckets[0]] += record.prompt_tokens
         if record.outcome is Outcome.OK:
             self.requests[buckets[-1]] += 1
 
+    def _add_chars(self, buckets: list[int], total: int) -> None:
+        """Share an answer's characters out over the seconds of its events."""
+        at, given, n = 0, 0, len(buckets)
+        while at < n:
+            second = buckets[at] // NS_BUCKETS
+            at = max(at + 1, bisect_left(buckets, (second + 1) * NS_BUCKETS, at))
+            upto = total * at // n
+            self.chars[second] += upto - given
+            given = upto
+
     def between(self, name: str, start_s: float, end_s: float) -> int:
         """Sum of a counter over [start, end), seconds since the plan's start."""
         low, high = round(start_s * NS_BUCKETS), round(end_s * NS_BUCKETS)
+        if name == "chars":
+            return self._chars_between(low, high)
         return sum(n for bucket, n in getattr(self, name).items() if low <= bucket < high)
+
+    def _chars_between(self, low: int, high: int) -> int:
+        inside, whole = Counter[int](), Counter[int]()
+        for bucket, count in self.tokens.items():
+            second = bucket // NS_BUCKETS
+            whole[second] += count
+            if low <= bucket < high:
+                inside[second] += count
+        total = 0.0
+        for second, count in self.chars.items():
+            if whole[second]:
+                total += count * inside[second] / whole[second]
+            elif low <= second * NS_BUCKETS < high:  # the server said: fewer tokens than events
+                total += count
+        return round(total)
 
     def fold(self, before_s: float, edges_s: Iterable[float]) -> None:
         """Put buckets older than before_s into whole seconds, but for seconds with an edge."""
         kept = {int(edge) for edge in edges_s}
-        for name in self._NAMES:
+        for name in ("tokens", "prompt_tokens", "requests"):
             folded: Counter[int] = Counter()
             for bucket, count in getattr(self, name).items():
                 second = bucket // NS_BUCKETS
@@ -285,16 +317,16 @@ NS_BUCKETS = 1_000_000_000 // BUCKET_NS  # buckets in a second
 
 
 def share_out(into: Counter[int], buckets: list[int], total: int) -> None:
-    """Share a total evenly over buckets, in whole numbers that add up to it exactly."""
+    """Share a total over buckets as evenly as whole numbers can, adding up to it exactly."""
     n = len(buckets)
-    if total == n:
+    each, left = divmod(total, n)
+    if each == 1:
         into.update(buckets)
-        return
-    given = 0
-    for k, bucket in enumerate(buckets, 1):
-        upto = total * k // n
-        into[bucket] += upto - given
-        given = upto
+    elif each:
+        for bucket in buckets:
+            into[bucket] += each
+    if left:
+        into.update([buckets[k * n // left] for k in range(left)])
 
 
 @dataclass(slots=True)
@@ -303,7 +335,8 @@ class Health:
 
     cpu is the process's CPU time over wall time since the last report (1.0 = one core), lag a
     histogram in ns of how late a 10 ms timer fired, steps those of the wall clock against the
-    monotonic one, in ns.
+    monotonic one, in ns. slots_ns is the time that closed-loop users had a request in flight,
+    starved_ns the time that they waited for their next one to be prepared.
     """
 
     cpu: float = 0.0
@@ -313,6 +346,8 @@ class Health:
     steps: list[int] = field(default_factory=list)
     users: int = 0
     in_flight: int = 0
+    slots_ns: int = 0
+    starved_ns: int = 0
 
     def to_wire(self) -> dict[str, Any]:
         """Plain numbers."""
@@ -320,6 +355,7 @@ class Health:
             "cpu": self.cpu, "cpu_max": self.cpu_max, "rss": self.rss_bytes,
             "lag": self.lag.to_wire(), "steps": self.steps,
             "users": self.users, "in_flight": self.in_flight,
+            "slots_ns": self.slots_ns, "starved_ns": self.starved_ns,
         }  # fmt: skip
 
     @classmethod
@@ -328,6 +364,7 @@ class Health:
         return cls(
             wire["cpu"], wire["cpu_max"], wire["rss"], Histogram.from_wire(wire["lag"]),
             list(wire["steps"]), wire["users"], wire["in_flight"],
+            wire["slots_ns"], wire["starved_ns"],
         )  # fmt: skip
 
 

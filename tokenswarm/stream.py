@@ -11,15 +11,17 @@ while reading; an event after the protocol's end mark never counts.
 from __future__ import annotations
 
 import zlib
+from array import array
 from collections.abc import Callable
 from contextlib import suppress
+from operator import sub
 from typing import Any
 
 import orjson
 
 from tokenswarm.backends import Backend, Reader
 from tokenswarm.backends.openai_common import error_text
-from tokenswarm.lookalike import Lookalike
+from tokenswarm.lookalike import Lookalike, decode
 from tokenswarm.measure import spread_lagged
 from tokenswarm.records import Outcome, Record, TokenEvent, Usage
 from tokenswarm.sse import EventTooLong, LineParser, SseParser
@@ -41,46 +43,78 @@ _LOOK_EVENTS = 1024  # how often that is looked at
 class Stream:
     """The answer to one request; see transport.Answer for the attributes a connection reads."""
 
-    def __init__(self, backend: Backend, clock: LoopClock, live: Live) -> None:
+    __slots__ = (
+        "_alike", "_body", "_clock", "_closes", "_foot", "_head", "_headers", "_inflate",
+        "_is_stream", "_lines", "_more", "_next_look", "_parser", "_raw", "_read", "_skip_foot",
+        "_skip_head", "_sse", "_streams", "_texts", "_understood", "_widest_ns", "batched_reads",
+        "coalesced_reads", "complete", "counted_events", "ended_ns", "error", "event_ns",
+        "finish_reason", "first_answer_ns", "first_event_tokens", "framing_bytes", "fresh",
+        "keep_alive", "malformed", "read_ns", "status", "token_sum", "unstamped_reads",
+        "until_close", "usage",
+    )  # fmt: skip
+
+    def __init__(self, backend: Backend, clock: LoopClock) -> None:
         self._parser: Any = None
         self._read: Reader = backend.reader()
         self._streams = backend.streams
         self._closes = backend.closes
         self._clock = clock
-        self._live = live
         self._lines = backend.lines
         self._sse: SseParser | LineParser = LineParser() if backend.lines else SseParser()
         self._alike = Lookalike(self._read) if backend.stateless else None
+        # What surrounds the text of an event like the last ones; None when the long way is due.
+        self._head: bytes | None = None
+        self._foot = b""
+        self._skip_head = 0
+        self._skip_foot = 0
         self._headers: dict[bytes, bytes] = {}
         self._inflate: Any = None
         self._is_stream = False
         self._understood = False  # at least one event
         self._body = bytearray()
         self._texts: list[str] = []
+        self._raw = bytearray()  # text that follows them, not looked at yet, see lookalike
         self._next_look = _LOOK_EVENTS
-        self._before = 0
+        self._more = 0  # events that came in a read with an earlier one
+        self._widest_ns: int | None = None
         self.read_ns = 0
+        self.fresh = 0
         self.framing_bytes = 0
         self.complete = False
         self.keep_alive = False
         self.until_close = False
-        self.last_token_ns: int | None = None
         self.ended_ns: int | None = None
         self.status: int | None = None
-        self.event_ns: list[int] = []
+        self.event_ns = array("q")
         self.token_sum = 0  # over the events that say how many tokens they carry
         self.counted_events = 0
         self.first_event_tokens: int | None = None
-        self.reads = 0
         self.batched_reads = 0
         self.coalesced_reads = 0
         self.unstamped_reads = 0
-        self.longest_gap_ns: int | None = None
         self.first_answer_ns: int | None = None
         self.usage: Usage | None = None
         self.finish_reason: str | None = None
         self.error: str | None = None
         self.malformed: str | None = None
+
+    @property
+    def last_token_ns(self) -> int | None:
+        """When a token last came."""
+        return self.event_ns[-1] if self.event_ns else None
+
+    @property
+    def reads(self) -> int:
+        """Socket reads that brought token events."""
+        return len(self.event_ns) - self._more
+
+    @property
+    def longest_gap_ns(self) -> int | None:
+        """The longest wait between two reads with tokens; None with fewer than two."""
+        if self.reads < 2:
+            return None
+        widest: int = max(map(sub, self.event_ns[1:], self.event_ns))
+        return widest if self._widest_ns is None else max(widest, self._widest_ns)
 
     @property
     def is_heard(self) -> bool:
@@ -128,16 +162,22 @@ class Stream:
 
     def on_body(self, data: bytes) -> None:
         """A piece of the body, stamped read_ns."""
-        self.framing_bytes = 0
-        alike = self._alike
-        if alike is not None and alike.head is not None and self._sse.idle:
-            text = alike.text(data)
-            if text is not None and self.ended_ns is None and self._inflate is None:
+        # The hot path: nearly every piece is one event like the one before, and its text can
+        # wait to be looked at until the answer is complete.
+        head = self._head
+        if head is not None and data.startswith(head) and data.endswith(self._foot):
+            middle = data[self._skip_head : self._skip_foot]
+            if (
+                middle
+                and b'"' not in middle
+                and b"\\" not in middle
+                and (middle.isascii() or middle[0] & 0xC0 != 0x80)  # no rest of a character
+            ):
                 self.event_ns.append(self.read_ns)
-                self._texts.append(text)
-                if self.first_answer_ns is None and alike.channel == "text":
-                    self.first_answer_ns = self.read_ns
+                self._raw += middle
+                self.fresh += 1
                 return
+        self.framing_bytes = 0
         if self._inflate is None:
             self._take(data)
             return
@@ -180,6 +220,10 @@ class Stream:
             raise AnswerError(Outcome.MALFORMED, str(e)) from None
         for payload, name in events:
             self._event(payload, name)
+        alike = self._alike
+        if alike is not None and alike.head is not None:
+            usable = self._sse.idle and self.ended_ns is None and self._inflate is None
+            self._head = alike.head if usable else None
 
     def _event(self, payload: bytes, name: str) -> None:
         if self.ended_ns is not None:
@@ -192,14 +236,18 @@ class Stream:
                 self.malformed = f"event {shown!r}: {str(e)[:100]}"
             return
         self._understood = True
+        alike, worked = self._alike, bool(self._raw)
         self._note(event)
-        if self._alike is not None and self._alike.head is None and not name:
-            self._alike.learn(payload, event)
+        if alike is not None and not name and alike.learn(payload, event, worked):
+            self._foot = alike.foot
+            self._skip_head, self._skip_foot = len(alike.head or b""), -len(alike.foot)
 
     def _note(self, event: TokenEvent) -> None:
         text = event.text
         if text or event.reasoning or event.tool:
+            self._decode()
             self.event_ns.append(self.read_ns)
+            self.fresh += 1
             if event.tokens:
                 self.counted_events += 1
                 self.token_sum += event.tokens
@@ -223,41 +271,41 @@ class Stream:
             self.ended_ns = self.read_ns
 
     def after_read(self, stamped: bool) -> None:
-        """Account for a read: how many token events it brought, and whose doing that was."""
-        now, last, before = self.read_ns, self.last_token_ns, self._before
-        n = len(self.event_ns) - before
+        """Account for a read: how many token events it brought, and whose doing that was.
+
+        A connection need not call it for a stamped read with one token event.
+        """
+        n, self.fresh = self.fresh, 0
         if not n:
             return
-        self._before = before + n
-        self.reads += 1
-        self._live.tokens += n
         if not stamped:
             self.unstamped_reads += 1
-        if last is not None:
-            gap = now - last
-            if self.longest_gap_ns is None or gap > self.longest_gap_ns:
-                self.longest_gap_ns = gap
-        self.last_token_ns = now
         if n > 1:
+            self._more += n - 1
+            before = len(self.event_ns) - n
+            if before:
+                gap = self.read_ns - self.event_ns[before - 1]
+                self._widest_ns = max(gap, self._widest_ns or 0)
             lagging = self._clock.lag_ns() > LAG_NS
             if lagging:
                 self.coalesced_reads += 1
             else:
                 self.batched_reads += 1
             spread_lagged(self.event_ns, before, lagging)
-        if self._before >= self._next_look:
-            self._look_at_size()
+            self.look()
 
-    def _look_at_size(self) -> None:
+    def look(self) -> None:
         """Cut an answer off that never ends: its texts and stamps are kept in memory."""
-        self._texts = ["".join(self._texts)]
-        events, chars = len(self.event_ns), len(self._texts[0])
+        events = len(self.event_ns)
+        if events < self._next_look:
+            return
+        self._next_look = events + _LOOK_EVENTS
+        chars = len(self.text)
         if events > MAX_TOKEN_EVENTS or chars > MAX_ANSWER_CHARS:
             raise AnswerError(
                 Outcome.MALFORMED,
                 f"an answer without end: {events} token events, {chars} characters so far",
             )
-        self._next_look = events + _LOOK_EVENTS
 
     # -- afterwards ----------------------------------------------------------------------------
 
@@ -269,6 +317,7 @@ class Stream:
                 for payload, name in self._sse.finish():
                     self._event(payload, name)
             self.malformed = before  # cut off is truncated, not malformed
+            self.text  # noqa: B018 - looks at the events that nobody has looked at yet
             self.after_read(stamped=True)
         elif not self._streams and self.status == 200:
             self._event(bytes(self._body), "")
@@ -277,7 +326,21 @@ class Stream:
     @property
     def text(self) -> str:
         """All generated text, channels in the order they came."""
-        return "".join(self._texts)
+        self._decode()
+        if len(self._texts) > 1:
+            self._texts = ["".join(self._texts)]
+        return self._texts[0] if self._texts else ""
+
+    def _decode(self) -> None:
+        """Look at the text of events that were only likened to others."""
+        if self._raw:
+            raw, self._raw = bytes(self._raw), bytearray()
+            text = decode(raw)
+            if text is not None:
+                self._texts.append(text)
+            elif self.malformed is None:
+                shown = raw[:80].decode("utf-8", "replace")
+                self.malformed = f"events with the text {shown!r}...: not valid JSON"
 
     @property
     def throttled(self) -> bool:
@@ -363,15 +426,6 @@ class Stream:
         return self._headers.get(b"content-type", b"nothing").decode("latin-1")
 
 
-class Live:
-    """Token events read so far by this process, for the live view."""
-
-    __slots__ = ("tokens",)
-
-    def __init__(self) -> None:
-        self.tokens = 0
-
-
 def settle(
     record: Record,
     stream: Stream,
@@ -386,7 +440,7 @@ def settle(
     no tokenizer. redact takes secrets out of texts that came from the server.
     """
     record.http_status = stream.status
-    record.event_ns = stream.event_ns
+    record.event_ns = stream.event_ns.tolist()
     record.reads = stream.reads
     record.coalesced_reads = stream.coalesced_reads
     record.unstamped_reads = stream.unstamped_reads

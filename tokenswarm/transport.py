@@ -35,9 +35,9 @@ from tokenswarm.target import Proxy, Target
 SO_TIMESTAMPNS = 35
 _TIMESPEC = struct.Struct("@ll")
 _CMSG_SPACE = socket.CMSG_SPACE(_TIMESPEC.size)
-_READ_BYTES = 65536
+_READ_BYTES = 16384
 _READ_EVENT = 1  # libev's EV_READ
-_SWEEP_S = 0.05
+_SWEEP_S = 0.1
 _STARVED_SHARE = 0.05
 _RACE_NS = 1_000_000_000
 _MAX_IDLE_NS = 4_000_000_000  # common servers close idle connections after 5 s
@@ -73,7 +73,8 @@ class Answer(Protocol):
     last_token_ns is when a token last came (None before the first), ended_ns when the
     protocol's own end mark came: both decide on time-outs. until_close is True for a body that
     only the end of the connection ends. framing_bytes counts bytes read since the last piece of
-    the body: the answer sets it to 0 then. is_heard: a byte of the response has come.
+    the body: the answer sets it to 0 then. fresh counts the token events that the read in hand
+    brought. is_heard: a byte of the response has come.
     """
 
     read_ns: int
@@ -81,6 +82,7 @@ class Answer(Protocol):
     keep_alive: bool
     until_close: bool
     framing_bytes: int
+    fresh: int
     is_heard: bool
     last_token_ns: int | None
     ended_ns: int | None
@@ -89,7 +91,13 @@ class Answer(Protocol):
         """The HTTP parser that will call back, before anything is sent."""
 
     def after_read(self, stamped: bool) -> None:
-        """All that a read brought was parsed."""
+        """All that a read brought was parsed; not called for a stamped one with one token event.
+
+        It sets fresh to 0.
+        """
+
+    def look(self) -> None:
+        """Called a few times a second. Raises AnswerError when the answer is too long to keep."""
 
 
 class LoopClock:
@@ -152,8 +160,8 @@ class Connection:
     """One socket, for one request at a time."""
 
     __slots__ = (
-        "_addresses", "_answer", "_done", "_error", "_in", "_opener", "_out", "_parser", "_raw",
-        "_recvmsg", "_sock", "_tls", "_watcher", "connect_ns", "idle_since_ns", "is_second",
+        "_addresses", "_answer", "_done", "_error", "_feed", "_in", "_opener", "_out", "_parser",
+        "_raw", "_recvmsg", "_sock", "_tls", "_watcher", "connect_ns", "idle_since_ns", "is_second",
         "reusable", "sent_ns", "target", "upload_ns", "used",
     )  # fmt: skip
 
@@ -290,10 +298,12 @@ class Connection:
         self.upload_ns = None
         self._parser = httptools.HttpResponseParser(answer)
         answer.attach(self._parser)
+        self._feed = self._parser.feed_data if self._tls is None else self._feed_tls
+        payload = self._seal(payload)
         self.sent_ns = time.time_ns()
         began = time.monotonic_ns()
         try:
-            self._sock.sendall(self._seal(payload))
+            self._send(payload)
         except OSError as e:
             # The server may have answered (413, 503) and closed before it read everything.
             if self._error is None:
@@ -312,6 +322,15 @@ class Connection:
             self._answer = None
         if self._error is not None:
             raise sending_failed or self._error
+
+    def _send(self, data: bytes) -> None:
+        """All of it; usually the kernel takes it at once, and nobody need wait."""
+        try:
+            sent = self._raw.send(data)
+        except BlockingIOError:
+            sent = 0
+        if sent < len(data):
+            self._sock.sendall(memoryview(data)[sent:])
 
     def _seal(self, payload: bytes) -> bytes:
         if self._tls is None:
@@ -338,38 +357,48 @@ class Connection:
         if not data:
             self._closed_by_server()
             return
-        answer.framing_bytes += len(data)
-        if answer.framing_bytes > _MAX_FRAMING_BYTES:
-            self._fail(Outcome.MALFORMED, f"{answer.framing_bytes} bytes of headers or framing")
-            return
         try:
-            if self._tls is None:
-                self._parser.feed_data(data)
+            self._feed(data)
+            if answer.fresh == 1 and ancillary:  # nearly every read
+                answer.fresh = 0
             else:
-                self._feed_tls(data)
-            answer.after_read(bool(ancillary))
-        except httptools.HttpParserUpgrade:
-            self._fail(Outcome.MALFORMED, "the server switched protocols")
-        except httptools.HttpParserError as e:
-            if answer.complete:  # what follows a complete answer is not part of it
-                answer.after_read(bool(ancillary))
+                self._account(answer, len(data), bool(ancillary))
+        except Exception as e:  # noqa: BLE001 - an outcome, never a dead worker
+            self._failed_on(e, answer, len(data), bool(ancillary))
+        else:
+            if answer.complete:
+                self.reusable = answer.keep_alive
                 self._done.set()
-                return
+
+    def _account(self, answer: Answer, size: int, stamped: bool) -> None:
+        if not answer.fresh:
+            answer.framing_bytes += size
+            if answer.framing_bytes > _MAX_FRAMING_BYTES:
+                raise AnswerError(
+                    Outcome.MALFORMED, f"{answer.framing_bytes} bytes of headers or framing"
+                )
+        answer.after_read(stamped)
+
+    def _failed_on(self, e: Exception, answer: Answer, size: int, stamped: bool) -> None:
+        """What came could not be used: say which outcome that is."""
+        answer.framing_bytes += size
+        if isinstance(e, httptools.HttpParserUpgrade):
+            self._fail(Outcome.MALFORMED, "the server switched protocols")
+        elif isinstance(e, httptools.HttpParserError):
             cause = e.__context__
-            if isinstance(cause, AnswerError):
+            if answer.complete:  # what follows a complete answer is not part of it
+                answer.after_read(stamped)
+                self._done.set()
+            elif isinstance(cause, AnswerError):
                 self._fail(cause.outcome, str(cause))
             elif isinstance(e, httptools.HttpParserCallbackError):
                 self._fail(Outcome.INTERNAL_ERROR, f"{type(cause).__name__}: {cause}")
             else:
                 self._fail(Outcome.CONNECTION_LOST, f"broken HTTP framing: {e}")
-        except AnswerError as e:
+        elif isinstance(e, AnswerError):
             self._fail(e.outcome, str(e))
-        except Exception as e:  # noqa: BLE001 - our own fault: an outcome, never a dead worker
+        else:  # our own fault
             self._fail(Outcome.INTERNAL_ERROR, f"{type(e).__name__}: {e}")
-        else:
-            if answer.complete:
-                self.reusable = answer.keep_alive
-                self._done.set()
 
     def _feed_tls(self, data: bytes) -> None:
         assert self._tls is not None
@@ -434,6 +463,11 @@ class Connection:
             return
         if timeouts.total is not None and now_ns - sent > timeouts.total * NS:
             self.cancel(Outcome.TIMEOUT_TOTAL, f"not complete within {timeouts.total:g} s")
+            return
+        try:
+            answer.look()
+        except AnswerError as e:
+            self.cancel(e.outcome, str(e))
             return
         last = answer.last_token_ns
         if last is None:

@@ -72,6 +72,12 @@ def loop_lag_p99_s(worker: Worker) -> float | None:
     return lag.quantile(0.99) / NS if lag.n else None
 
 
+def starved_share(worker: Worker) -> float | None:
+    """Share of its users' time that a worker let them wait for a prompt; None without users."""
+    health = worker.snapshot.health
+    return share(health.starved_ns, health.starved_ns + health.slots_ns)
+
+
 def _worker_lost(run: Run, _: StageStats) -> Iterator[str]:
     for w in taking_part(run):
         if w.state == "lost":
@@ -130,6 +136,10 @@ def _generator_saturated(run: Run, _: StageStats) -> Iterator[str]:
         cpu, lag = w.snapshot.health.cpu_max, loop_lag_p99_s(w)
         if cpu > limits.cpu:
             yield f"worker {w.id} used {cpu:.0%} of a core (limit {limits.cpu:.0%}): add workers"
+        starved = starved_share(w)
+        if starved is not None and starved > limits.starved_share:
+            yield (f"worker {w.id}: users waited {starved:.1%} of their time for the next prompt "
+                   f"to be prepared (limit {limits.starved_share:.1%}): add workers")  # fmt: skip
         stamped = kernel_stamp_share(w.snapshot.total())
         unstamped = stamped is not None and stamped < _STAMPED_BY_KERNEL
         if unstamped and lag is not None and lag > limits.loop_lag_p99_s:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -74,7 +75,7 @@ class Stage(Section):
         level = data.get("users") or data.get("rate_per_s")
         return shapes.parse(value, seconds=data.get("duration"), level=level)
 
-    @property
+    @cached_property
     def profile(self) -> Shape | None:
         """Users or arrivals per second over time; None: a trace as it was recorded."""
         if self.shape is not None:
@@ -88,7 +89,7 @@ class Stage(Section):
         profile = self.profile
         return 0 if profile is None else math.floor(profile.rate(t) + 0.5)
 
-    @property
+    @cached_property
     def most_users(self) -> int:
         """Closed loop: the largest number of users in the stage."""
         profile, end = self.profile, self.duration or shapes.FOREVER_S

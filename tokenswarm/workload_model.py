@@ -186,6 +186,7 @@ class Validity(Section):
     cpu: Share = 0.9
     loop_lag_p99_s: Positive = 0.02
     coalesced_share: Share = 0.05
+    starved_share: Share = 0.05
     clock_step_s: Positive = 0.005
 
 

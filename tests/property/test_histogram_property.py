@@ -72,3 +72,13 @@ def test_minus_undoes_merging(before: list[int], new: list[int]) -> None:
     assert (left.n, left.sum, left.counts, left.exact) == (
         len(new), sum(new), made(new).counts, made(new).exact,
     )  # fmt: skip
+
+
+@given(st.lists(st.integers(0, 1 << 60), max_size=200), st.booleans())
+def test_many_at_once_are_counted_as_one_by_one(values: list[int], bounded: bool) -> None:
+    bounds = (5, 2048, 2049, 1 << 20, (1 << 30) + 7) if bounded else ()
+    together, alone = Histogram(bounds), Histogram(bounds)
+    together.record_all(values)
+    for value in values:
+        alone.record(value)
+    assert together.to_wire() == alone.to_wire()

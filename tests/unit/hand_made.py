@@ -29,7 +29,7 @@ def workload(mode: str = "closed", **over: Any) -> Any:
         record=SimpleNamespace(requests=True, itl=False),
         validity=SimpleNamespace(
             rate_tolerance=0.01, cpu=0.9, loop_lag_p99_s=0.02, coalesced_share=0.05,
-            clock_step_s=0.005,
+            starved_share=0.05, clock_step_s=0.005,
         ),
     )  # fmt: skip
     for key, value in over.items():

@@ -9,7 +9,7 @@ from stream_play import END, Overheard, StillClock, chunk, head
 
 from tokenswarm.backends import speaks_chat
 from tokenswarm.records import BadInput, Outcome, Prompt, Record, TokenEvent, Usage
-from tokenswarm.stream import Live, Stream, settle
+from tokenswarm.stream import Stream, settle
 
 BODY = {"p": "{{prompt}}", "n": "{{max_tokens}}", "m": "{{model}}", "stream": True}
 LEAST = {"path": "/gen", "text": "token.text", "body": BODY}
@@ -131,7 +131,7 @@ def test_lines_of_json_are_read_as_they_come():
     backend = Overheard(
         made(lines=True, text="response", finish="done_reason", usage_output="eval_count")
     )
-    stream = Stream(backend, StillClock(), Live())
+    stream = Stream(backend, StillClock())
     parser = httptools.HttpResponseParser(stream)
     stream.attach(parser)
     wire = head(200, "application/x-ndjson") + chunk(b'{"response":"He"}\n{"resp')

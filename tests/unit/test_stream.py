@@ -7,7 +7,7 @@ import stream_play
 from stream_play import END, backend, chunk, head, play
 
 from tokenswarm.records import Outcome, Record, TokenEvent
-from tokenswarm.stream import Live, Stream, settle
+from tokenswarm.stream import Stream, settle
 from tokenswarm.transport import TransportError
 
 SSE = head(200, "text/event-stream")
@@ -38,15 +38,14 @@ def streamed(*reads, **options):
 
 def test_each_token_event_has_the_stamp_of_its_read():
     played = streamed(event("a"), b": ping\n\n", event("b"), event(), event("c", "length") + DONE)
-    assert played.stream.event_ns == [1, 3, 5]
+    assert list(played.stream.event_ns) == [1, 3, 5]
     assert (played.stream.reads, played.stream.longest_gap_ns) == (3, 2)
     assert (played.stream.batched_reads, played.stream.coalesced_reads) == (0, 0)
-    assert played.stream._live.tokens == 3
 
 
 def test_events_that_came_together_on_time_share_a_stamp():
     played = streamed(event("a"), b": ping\n\n", event("b") + event("c"), DONE)
-    assert played.stream.event_ns == [1, 3, 3]
+    assert list(played.stream.event_ns) == [1, 3, 3]
     assert (played.stream.batched_reads, played.stream.coalesced_reads) == (1, 0)
 
 
@@ -54,14 +53,14 @@ def test_events_that_waited_for_a_lagging_loop_are_spread_and_counted():
     pings = [b": ping\n\n"] * 9
     played = streamed(event("a"), *pings, event("b") + event("c") + event("d"), DONE,
                       lag_ns=2_000_000)  # fmt: skip
-    assert played.stream.event_ns == [1, 4, 7, 11]
+    assert list(played.stream.event_ns) == [1, 4, 7, 11]
     assert (played.stream.batched_reads, played.stream.coalesced_reads) == (0, 1)
     assert played.stream.longest_gap_ns == 10
 
 
 def test_a_first_token_read_with_the_second_keeps_the_reads_stamp():
     played = streamed(event("a") + event("b"), DONE, lag_ns=2_000_000)
-    assert played.stream.event_ns == [1, 1]
+    assert list(played.stream.event_ns) == [1, 1]
     assert played.stream.coalesced_reads == 1
 
 
@@ -299,7 +298,7 @@ def test_secrets_in_the_servers_words_are_taken_out_before_they_are_cut():
     "outcome", [Outcome.TIMEOUT_STALLED, Outcome.CANCELLED, Outcome.CONNECT_ERROR]
 )
 def test_why_an_exchange_ended_early_is_its_outcome(outcome):
-    stream = Stream(backend(COMPLETIONS), None, Live())
+    stream = Stream(backend(COMPLETIONS), None)
     assert stream.verdict(TransportError(outcome, "why")) == (outcome, "why")
 
 
@@ -330,3 +329,56 @@ def test_a_document_is_one_event(monkeypatch, body, outcome):
     assert played.outcome is outcome
     assert len(played.record.event_ns) == (1 if outcome is Outcome.OK else 0)
     assert played.stream.reads == (1 if outcome is Outcome.OK else 0)
+
+
+# -- events that are recognised by their likeness ------------------------------------------------
+
+
+def likened(stream):
+    """Whether the next event of the kind learned would not be parsed."""
+    return stream._head is not None
+
+
+def test_a_change_around_the_text_is_learned_anew():
+    """Some servers write the time into every event: it changes once a second."""
+    reads = [event(f" {k}", created=second) for second in range(5) for k in range(20)]
+    played = streamed(*reads, DONE)
+    assert played.stream.text == "".join(f" {k}" for _ in range(5) for k in range(20))
+    assert len(played.stream.event_ns) == 100
+
+
+def test_the_answer_after_reasoning_is_learned_too():
+    def delta(**channels):
+        choices = [{"index": 0, "delta": channels}]
+        return b"data: " + json.dumps({"choices": choices}).encode() + b"\n\n"
+
+    reads = [delta(reasoning_content=" so")] * 5 + [delta(content=" yes")] * 5
+    wires = [chunk(read) for read in [*reads, DONE]]
+    played = play("openai-chat", [*wires[:-1], wires[-1] + END], before=SSE)
+    assert (played.text, played.reasoning) == (" yes" * 5, " so" * 5)
+    assert played.stream.text == " so" * 5 + " yes" * 5
+    assert played.stream.first_answer_ns == 6
+
+
+@pytest.mark.parametrize("inside", [b"a\x01b", b"\xff", b"\xc3", b"a\nb"])
+def test_what_json_does_not_allow_is_malformed_though_it_looks_like_the_others(inside):
+    good = event("good")
+    bad = good.replace(b"good", inside)
+    played = streamed(good, good, bad, good, DONE)
+    assert played.outcome is Outcome.MALFORMED
+    assert "not valid JSON" in played.error or "event" in played.error
+
+
+def test_a_character_cut_in_two_is_malformed_in_either_half():
+    good = event("good")
+    halves = [good.replace(b"good", half) for half in (b"\xc3", b"\xa9")]
+    assert streamed(good, good, *halves, DONE).outcome is Outcome.MALFORMED
+
+
+def test_escapes_and_other_scripts_come_out_as_they_were_meant():
+    texts = ["a", 'b"c', "d\\e", "f\ng", "é", "中文", "🙂", " end"]
+    raw = [b"data: " + json.dumps({"choices": [{"index": 0, "text": t}]}, ensure_ascii=False).encode()
+           + b"\n\n" for t in texts * 3]  # fmt: skip
+    played = streamed(*raw, DONE)
+    assert played.stream.text == "".join(texts * 3)
+    assert len(played.stream.event_ns) == 24

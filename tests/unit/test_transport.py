@@ -19,7 +19,7 @@ from stream_play import backend
 from tokenswarm import transport as transport_module
 from tokenswarm.clock import NS
 from tokenswarm.records import BadInput, Outcome
-from tokenswarm.stream import Live, Stream
+from tokenswarm.stream import Stream
 from tokenswarm.target import Proxy, parse_url
 from tokenswarm.transport import LoopClock, Timeouts, Transport, TransportError, tls_context
 
@@ -33,7 +33,7 @@ class Asked:
 
     def __init__(self, transport, body=b"{}", path="/v1/completions"):
         clock = LoopClock()
-        self.stream = Stream(backend("openai-completions"), clock, Live())
+        self.stream = Stream(backend("openai-completions"), clock)
         failure = None
         try:
             self.connection = transport.send(path, body, self.stream)

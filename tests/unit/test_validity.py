@@ -249,3 +249,12 @@ def test_what_should_be_known_is_a_warning_and_no_reason() -> None:
                  "5.0% of reads had no kernel time stamp", "2 answers had another number",
                  "3 retries, which waited 4.0 s"):  # fmt: skip
         assert part in text
+
+
+def test_users_who_wait_for_their_prompts_make_a_run_invalid() -> None:
+    starving = worker(0, *enough())
+    health = starving.snapshot.health
+    health.slots_ns, health.starved_ns = 900 * S, 100 * S
+    assert codes(run(starving)) == ["generator_saturated"]
+    health.starved_ns = 40 * S  # under the limit of 5 %
+    assert codes(run(starving)) == []

@@ -57,6 +57,7 @@ SILENCE_S = 20.0  # a worker that is alive but said nothing for so long counts a
 _GRACE_S = 60.0  # beyond load.drain, for the last reports
 _LATE_S = 1.0
 _YIELD_S = 0.01
+_TURN_S = 0.001
 _RATE_SAMPLES = 6
 SPOOLS = "workers"  # folder of a run where its workers keep records, see exporters/rebuild.py
 
@@ -503,11 +504,12 @@ class Master:
                 until += INTERVAL_S * (1 + max(0, int(late / INTERVAL_S)))
                 if late > INTERVAL_S:
                     self._was_away(run, late)
-                self._check_workers(run)
-                self._note_state(run)
-                self._rates(run)
-                for exporter in self._exporters:
-                    exporter.interval(run)
+                # One after the other, with a look at the sockets between them: in a run without
+                # workers this loop is also the one that measures.
+                for step in (self._check_workers, self._note_state, self._rates,
+                             *(exporter.interval for exporter in self._exporters)):  # fmt: skip
+                    step(run)
+                    gevent.sleep(_TURN_S)
                 if self._all_done(run) or self._overdue(run):
                     break
         except Exception as e:

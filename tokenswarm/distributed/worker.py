@@ -257,7 +257,7 @@ class WorkerAgent:
         generator = self.generator
         assert generator is not None
         snapshot = generator.snapshot
-        snapshot.live_tokens = generator.live.tokens
+        snapshot.live_tokens = generator.live_tokens
         snapshot.health.in_flight = generator.in_flight
         snapshot.health.users = (
             generator.active_slots if generator.load.mode == "closed" else generator.in_flight
