@@ -377,8 +377,8 @@ def test_a_character_cut_in_two_is_malformed_in_either_half():
 
 def test_escapes_and_other_scripts_come_out_as_they_were_meant():
     texts = ["a", 'b"c', "d\\e", "f\ng", "é", "中文", "🙂", " end"]
-    raw = [b"data: " + json.dumps({"choices": [{"index": 0, "text": t}]}, ensure_ascii=False).encode()
-           + b"\n\n" for t in texts * 3]  # fmt: skip
+    plain = (json.dumps({"choices": [{"text": t}]}, ensure_ascii=False) for t in texts * 3)
+    raw = [f"data: {data}\n\n".encode() for data in plain]
     played = streamed(*raw, DONE)
     assert played.stream.text == "".join(texts * 3)
     assert len(played.stream.event_ns) == 24
