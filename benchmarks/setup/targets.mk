@@ -3,7 +3,7 @@
 PYTHON ?= .venv/bin/python
 
 .PHONY: engines engines-vllm engines-llamacpp debian-tools peers ground-truth
-.PHONY: test-engines bench bench-memory bench-soak bench-peers
+.PHONY: tokenizers test-engines bench bench-memory bench-soak bench-peers bench-prompts bench-compare
 
 engines: engines-vllm engines-llamacpp  ## vLLM on the CPU and llama.cpp's server, with a small real model
 
@@ -22,16 +22,20 @@ peers:  ## aiperf and guidellm, each in an environment of its own
 ground-truth:  ## the C server that logs what it really sent, and the cheapest reader
 	bash benchmarks/setup/ground_truth.sh
 
+tokenizers: setup  ## tokenizers of ten well-known models, for the tests of exact lengths
+	$(PYTHON) tests/fetch_tokenizers.py
+
 # An engine that cannot be installed here is skipped by its tests, which say why.
 test-engines: setup  ## the product against real engines (under 15 minutes)
 	-bash benchmarks/setup/engines_vllm.sh
 	-bash benchmarks/setup/engines_llamacpp.sh
 	$(PYTHON) -m pytest -q -rs -m engine tests/engines || $(AGAIN) -m engine tests/engines
 
-bench: ground-truth engines-vllm  ## accuracy, CPU per event and memory against the ground truth
+bench: ground-truth engines-vllm tokenizers  ## accuracy, CPU per event, memory, prompts per second
 	$(PYTHON) -m benchmarks.stream_bench
 	$(PYTHON) -m benchmarks.memory_bench
 	$(PYTHON) -m benchmarks.soak_bench
+	$(PYTHON) -m benchmarks.prompts_bench --peers
 
 bench-soak:  ## a soak in small: memory, losses and lateness over 10 minutes
 	$(PYTHON) -m benchmarks.soak_bench
@@ -41,3 +45,9 @@ bench-memory: ground-truth engines-vllm  ## memory over 200,000 requests
 
 bench-peers: ground-truth engines-vllm peers  ## aiperf, guidellm, vllm bench serve and tokenswarm side by side
 	$(PYTHON) -m benchmarks.peers_bench
+
+bench-prompts: engines-vllm peers tokenizers  ## 50,000 exact prompts, beside the peers' own generators
+	$(PYTHON) -m benchmarks.prompts_bench --peers
+
+bench-compare: setup  ## how often `tokenswarm compare` is right, on 40 pairs of runs (an hour)
+	$(PYTHON) -m benchmarks.compare_bench --pairs 40 --out benchmarks/results
