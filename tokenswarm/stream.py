@@ -25,6 +25,7 @@ from tokenswarm.lookalike import Lookalike, decode
 from tokenswarm.measure import spread_lagged
 from tokenswarm.records import Outcome, Record, TokenEvent, Usage
 from tokenswarm.sse import EventTooLong, LineParser, SseParser
+from tokenswarm.stream_retry import retry_after_s
 from tokenswarm.transport import AnswerError, LoopClock, TransportError
 
 LAG_NS = 1_000_000  # a loop turn longer than this may have let events pile up
@@ -348,11 +349,10 @@ class Stream:
         return self.status == 429 or (self.status == 503 and b"retry-after" in self._headers)
 
     def retry_after_s(self) -> float | None:
-        """Seconds that the server asks to wait; None without a number of seconds."""
-        try:
-            return max(0.0, float(self._headers[b"retry-after"]))
-        except (KeyError, ValueError):
-            return None
+        """Seconds that the server asks to wait; None when it does not, or not intelligibly."""
+        headers = self._headers
+        asked, date = headers.get(b"retry-after", b""), headers.get(b"date", b"")
+        return retry_after_s(asked, date, self.read_ns / 1e9)
 
     def _body_text(self) -> str:
         """What an error body says, in one short line."""
