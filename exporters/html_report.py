@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from exporters.quantities import NONE, redact, show
+from exporters.quantities import NONE, billions, redact, show, size
 from tokenswarm import slo
 from tokenswarm.measure import METRICS
 
@@ -45,6 +45,7 @@ _PICTURE_WORDS = {
     "percentiles": "pX", "throughput": "throughput", "completions": "throughput",
     "in-flight": "in flight", "rates": "due", "send-delay": "send_delay_s", "errors": "outcome",
     "stalls": "longest_gap_s", "worker-cpu": "loop lag", "worker-lag": "loop lag",
+    "roofline": "utilization",
 }  # fmt: skip
 
 # Columns of the stages' table: title and the word it is defined under.
@@ -57,7 +58,6 @@ _STAGE_COLUMNS = (
 # Words of SLOs that are not metrics -> the word they are defined under.
 _SLO_WORDS = {"error_ratio": "error ratio", "ok_requests": "outcome", "goodput": "goodput",
               "attainment": "goodput"}  # fmt: skip
-_SIZES = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("bytes", 1.0))
 _PERCENTILES = ("p50", "p90", "p95", "p99", "p999")
 
 # Words of the page that are not metrics; those of measure.METRICS are added below them.
@@ -305,12 +305,12 @@ def utilization_rows(use: Mapping[str, Any]) -> list[tuple[str, str]]:
     if not inputs:
         return []
     weights, cache, bandwidth = (
-        _size(inputs.get(k))
+        size(inputs.get(k))
         for k in ("weight_bytes_read", "kv_cache_bytes", "peak_bandwidth_bytes_per_s")
     )
     tpot, flops = show(inputs.get("tpot_p50_s"), "s"), inputs.get("peak_flops")
     peak = show(None if flops is None else flops / 1e12, "")
-    active, replicas = _billions(inputs.get("active_parameters")), inputs.get("replicas")
+    active, replicas = billions(inputs.get("active_parameters")), inputs.get("replicas")
     mbu, mfu, prefill = (show(use.get(k), "share") for k in ("mbu", "mfu", "mfu_prefill"))
     return [
         ("MBU", f"{mbu} = ({weights} of parameters + {cache} of KV cache) / TPOT p50 {tpot} / "
@@ -321,17 +321,6 @@ def utilization_rows(use: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("Running batch of a replica", f"{show(inputs.get('batch'), '')} sequences (time average), "
          f"{show(inputs.get('kv_bytes_per_token'), '')} bytes of KV cache a token"),
     ]  # fmt: skip
-
-
-def _size(count: float | None) -> str:
-    """Bytes, in the unit that fits."""
-    value = count or 0.0
-    unit, size = next((u for u in _SIZES if abs(value) >= u[1]), _SIZES[-1])
-    return NONE if count is None else show(value / size, unit)
-
-
-def _billions(value: float | None) -> str:
-    return NONE if value is None else f"{show(value / 1e9, '')} billion"
 
 
 def stage_rows(summary: Mapping[str, Any]) -> list[dict[str, Any]]:

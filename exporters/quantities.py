@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 NONE = "–"
+_SIZES = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("bytes", 1.0))
 
 
 def missing(value: float | None) -> bool:
@@ -102,6 +103,18 @@ def whole(value: float | None) -> str:
     if value is None or math.isnan(value):
         return NONE
     return f"{value:,.0f}"
+
+
+def size(value: float | None) -> str:
+    """Bytes in the unit that fits: 1.31 GB."""
+    known = 0.0 if value is None else value
+    unit, step = next((u for u in _SIZES if abs(known) >= u[1]), _SIZES[-1])
+    return NONE if value is None else number(known / step, unit)
+
+
+def billions(value: float | None) -> str:
+    """A number of parameters."""
+    return NONE if value is None else f"{number(value / 1e9)} billion"
 
 
 def redact(text: str) -> str:

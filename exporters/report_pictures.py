@@ -14,10 +14,12 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
+from exporters import roofline
 from exporters.charts import Band, Bars, Chart, Line, Mark, Points, Rule, figure
 from exporters.quantities import number, seconds, whole
 from exporters.report_view import Floats, View, quantile, slos
 from exporters.scales import Axis, log_edges, spread
+from tokenswarm import economics
 from tokenswarm.run_files import Requests
 
 NAMES = {
@@ -264,6 +266,17 @@ def stalls_over_time(view: View) -> Markup | str:
         Line("worst request", view.middles, top, 3)], view.shades))  # fmt: skip
 
 
+def roof(view: View) -> Markup | str:
+    """The run between what memory and arithmetic of its hardware allow."""
+    inputs = (view.summary.get("utilization") or {}).get("inputs") or {}
+    rate = (view.summary.get("throughput") or {}).get("output_tokens_per_s")
+    found = economics.roof_of(inputs)
+    if found is None or not rate or not inputs.get("batch"):
+        return ""
+    point = inputs["batch"], rate / found[0].replicas
+    return roofline.picture("roofline", "Roofline of decoding", *found, [point])
+
+
 def worker_cpu(view: View) -> Markup | str:
     """CPU of each worker over time."""
     return _workers_over_time(view, "cpu", "worker-cpu", "CPU of each worker", "share")
@@ -293,6 +306,7 @@ PICTURES: dict[str, tuple[Callable[[View], Markup | str], ...]] = {
         against("prompt_tokens", "ttft_s", "TTFT against prompt length"),
         against("output_tokens", "e2e_s", "E2E against answer length"),
     ),
+    "Hardware": (roof,),
     "Load generator": (worker_cpu, worker_lag),
 }  # fmt: skip
 

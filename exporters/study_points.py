@@ -187,9 +187,7 @@ def _utilization(
     use = side.summary.get("utilization") or economics.utilization(
         side.summary, *described, economics.running_of(side.summary, side.requests)
     )
-    inputs = use["inputs"]
-    held = inputs["batch"] * inputs["kv_bytes_per_token"]
-    return use, (*described, inputs["kv_cache_bytes"] / held if held else 0.0)
+    return use, (*described, economics.context_of(use["inputs"]))
 
 
 def _at(metrics: Mapping[str, Any], name: str, key: str) -> float | None:

@@ -13,10 +13,11 @@ from typing import Any
 
 from markupsafe import Markup
 
+from exporters import roofline
 from exporters.charts import Chart, Line, Mark, Points, Rule, figure
 from exporters.html_report import page
 from exporters.quantities import NONE, number, percent, show, usd
-from exporters.scales import Axis, log_edges
+from exporters.scales import Axis
 from exporters.study_points import Curve, Point, curves, read
 from tokenswarm import economics
 
@@ -234,20 +235,9 @@ def _rooflines(found: Sequence[Curve], color: Mapping[str, int]) -> list[Markup]
         roof = points[-1].roof if points else None
         if roof is None:
             continue
-        hardware, model, context = roof
-        most = max([p.batch or 1.0 for p in points])
-        room = economics.largest_batch(hardware, model, context)
-        batches = log_edges(1, max(4 * most, 64), 40)
-        roofs = economics.roofline(hardware, model, context, batches)
-        rules = (Rule(room, "memory full", True),) if room and 1 < room < batches[-1] else ()
-        drawn.append(figure(Chart(
-            f"roofline-{number_}", f"{curve.label}, {curve.lengths[0]:,}/{curve.lengths[1]:,}",
-            Axis("sequences of one replica", "", "log"), Axis("output tokens/s", "", "log"),
-            [Line("bandwidth", batches, [r.by_bandwidth for r in roofs], 1),
-             Line("compute", batches, [r.by_compute for r in roofs], 4),
-             Points("measured", [p.batch or 0.0 for p in points],
-                    [(p.output_rate or 0.0) / hardware.replicas for p in points],
-                    color[curve.label], large=True)],
-            rules=rules, note=f"Context of {number(context)} tokens a sequence; "
-            f"{hardware.replica} x {hardware.name} a replica.")))  # fmt: skip
+        places = [(p.batch or 0.0, (p.output_rate or 0.0) / roof[0].replicas) for p in points]
+        title = f"{curve.label}, {curve.lengths[0]:,}/{curve.lengths[1]:,}"
+        drawn.append(
+            roofline.picture(f"roofline-{number_}", title, *roof, places, color[curve.label])
+        )
     return drawn

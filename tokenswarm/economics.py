@@ -269,8 +269,36 @@ def utilization(
             "parameters": model.parameters, "active_parameters": model.active,
             "weight_bytes_read": weights, "kv_cache_bytes": kv_cache,
             "kv_bytes_per_token": model.kv_bytes, "batch": batch, "tpot_p50_s": tpot,
+            "gpus_per_replica": hardware.replica, "memory_bytes_per_gpu": hardware.memory,
+            "weight_bytes_per_parameter": model.weight_bytes, "expert_share": model.expert_share,
+            "experts": model.experts, "experts_per_token": model.top_k,
         },
     }  # fmt: skip
+
+
+def context_of(inputs: Mapping[str, Any]) -> float:
+    """Tokens that a running sequence holds on average, from `utilization.inputs`; 0 if unknown."""
+    held = inputs["batch"] * inputs["kv_bytes_per_token"]
+    return float(inputs["kv_cache_bytes"] / held) if held else 0.0
+
+
+def roof_of(inputs: Mapping[str, Any]) -> tuple[Hardware, Model, float] | None:
+    """Hardware, model and context behind `utilization.inputs`; None for those of older runs.
+
+    With these a roofline needs neither the workload nor the model's config.json.
+    """
+    replica = inputs.get("gpus_per_replica")
+    if not replica:
+        return None
+    hardware = Hardware(
+        str(inputs["gpu"]), int(inputs["count"]), inputs["peak_bandwidth_bytes_per_s"] / replica,
+        inputs["peak_flops"] / replica, int(replica), inputs["memory_bytes_per_gpu"],
+    )  # fmt: skip
+    model = Model(
+        inputs["parameters"], inputs["weight_bytes_per_parameter"], inputs["kv_bytes_per_token"],
+        inputs["expert_share"], inputs["experts"], inputs["experts_per_token"],
+    )  # fmt: skip
+    return hardware, model, context_of(inputs)
 
 
 def described(spec: Mapping[str, Any]) -> tuple[Hardware, Model] | None:

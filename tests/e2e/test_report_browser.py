@@ -17,6 +17,7 @@ import chromium
 import run_folder
 
 from exporters import compare_report, html_report, study_report
+from tokenswarm import economics
 from tokenswarm.compare import compare
 
 pytestmark = [
@@ -61,6 +62,13 @@ def report(tmp_path_factory):
     folder = run_folder.write(
         tmp_path_factory.mktemp("run"), run_folder.rows(n=1500, burst=True, itl=True)
     )
+    path = folder / "summary.json"
+    summary = json.loads(path.read_text())
+    summary["utilization"] = economics.utilization(
+        summary, economics.Hardware("H100-SXM", 8, 3350e9, 989e12, 8, 80e9),
+        economics.Model(70e9, 2.0, 327_680), {"sequences": 9.3, "context_tokens": 8000.0},
+    )  # fmt: skip
+    path.write_text(json.dumps(summary))
     return write(folder)
 
 
@@ -90,6 +98,7 @@ def test_the_report_can_be_read(browser, report, width, dark):
     assert browser.run(COLLISIONS) == []
     assert browser.run(INK) == []
     assert browser.run(chromium.contrast()) == []
+    assert browser.run("document.querySelectorAll('#roofline path.line').length") == 2
 
 
 @pytest.fixture(scope="module")

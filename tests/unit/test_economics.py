@@ -182,6 +182,27 @@ def test_utilization_shows_its_inputs():
     assert found["inputs"]["kv_cache_bytes"] == cache
 
 
+@pytest.mark.parametrize(
+    ("hardware", "model"),
+    [
+        (Hardware("x", 4, 2e12, 312e12, 2, 80e9), Model(7e9, 2.0, 524_288)),
+        (Hardware("y", 1, 3e11, 121e12, 1), Model(47e9, 0.5, 131_072, 0.96, 8, 2)),
+    ],
+)
+def test_a_roof_follows_from_the_inputs_in_a_summary(hardware, model):
+    running = {"sequences": 12.0, "context_tokens": 9000.0}
+    found = economics.utilization({}, hardware, model, running)
+    assert economics.roof_of(json.loads(json.dumps(found["inputs"]))) == (hardware, model, 750.0)
+
+
+def test_inputs_of_older_summaries_give_no_roof():
+    found = economics.utilization({}, Hardware("x", 1, 2e12, 3e14, 1), Model(7e9, 2, 0), {})
+    assert economics.roof_of(found["inputs"])[2] == 0  # nothing ran: no context
+    del found["inputs"]["gpus_per_replica"]
+    assert economics.roof_of(found["inputs"]) is None
+    assert economics.roof_of({}) is None
+
+
 def test_utilization_of_a_run_without_tokens_is_unknown():
     found = economics.utilization({}, Hardware("x", 1, 2e12, 3e14, 1), Model(7e9, 2, 0), {})
     assert (found["mbu"], found["mfu"], found["mfu_prefill"]) == (None, None, None)

@@ -253,6 +253,88 @@ def test_utilization_is_shown_with_its_formula_and_inputs(folder):
     assert f"MBU {shown}" in text[text.index("Key figures") :]
 
 
+def with_model(folder, model, running):
+    """The folder's summary, had its hardware and model been described."""
+    summary = json.loads((folder / "summary.json").read_text())
+    hardware = economics.Hardware("H100-SXM", 4, 3350e9, 989e12, 2, 80e9)
+    summary["utilization"] = economics.utilization(summary, hardware, model, running)
+    return json.loads(json.dumps(summary))
+
+
+RUNNING = {"sequences": 20.0, "context_tokens": 20_000.0}
+
+
+def test_a_described_model_has_a_roofline_with_formula_and_inputs(folder):
+    summary = with_model(folder, economics.Model(8e9, 2.0, 131_072), RUNNING)
+    html = html_report.build(summary, None, None)
+    page = Page(html)
+    assert page.ids("figure")[-1] == "roofline"
+    assert '<a href="#word-utilization">Roofline of decoding</a>' in html
+    rate = summary["throughput"]["output_tokens_per_s"] / 2  # of one replica
+    roof = 10 * 6700e9 / (16e9 + 10 * 1000 * 131_072)
+    note = page.text[page.text.index("Measured: ") :]
+    assert note.startswith(
+        f"Measured: {html_report.show(rate, '')} tokens/s at 10 sequences, "
+        f"{html_report.show(rate / roof, 'share')} of the bandwidth roof. "
+        "Bandwidth roof: batch x B / (W + batch x C x K). Compute roof: F / (2 x P). "
+        "B = 6.7 TB/s, F = 1,978 TFLOPS: peaks of a replica (2 x H100-SXM). "
+        "W = 16 GB, parameters read a step; P = 8 billion, parameters at work for a token. "
+        "C = 1,000 tokens, context of a sequence (time average); K = 131 kB, KV cache of a token."
+    )
+
+
+def test_the_run_is_a_point_under_the_roofs(folder):
+    model = economics.Model(8e9, 2.0, 131_072)
+    html = html_report.build(with_model(folder, model, RUNNING), None, None)
+    figure = html[html.index('<figure id="roofline"') :].partition("</figure>")[0]
+    data = json.loads(re.search(r"<script type=application/json>(.*?)</script>", figure)[1])
+    hardware = economics.Hardware("H100-SXM", 4, 3350e9, 989e12, 2, 80e9)
+    roofs = economics.roofline(hardware, model, 1000, [1 / 1.05, 64 * 1.05])
+    series = dict(data["s"])
+    for k, roof in ((0, roofs[0]), (-1, roofs[1])):
+        assert series["bandwidth"][k] == html_report.show(roof.by_bandwidth, "")
+        assert series["compute"][k] == html_report.show(1978e12 / 16e9, "")
+    left, top = map(float, re.search(r'class="point large c0" d="M(\S+) ([^a]+)a', figure).groups())
+    line = re.search(r'class="line c1" d="M(.*?)"', figure)[1].split("L")
+    places = [tuple(map(float, place.split())) for place in line]
+    assert data["x"][0] < left + 5 < data["x"][-1]
+    above = [y for x, y in places if abs(x - left - 5) < 6]
+    assert above
+    assert all(y < top for y in above)
+
+
+def test_a_roofline_of_experts_says_which_parameters_are_read(folder):
+    model = economics.Model(47e9, 2.0, 131_072, 0.96, 8, 2)
+    page = Page(html_report.build(with_model(folder, model, RUNNING), None, None))
+    read = html_report.size(model.bytes_read(10))
+    assert f"W = {read}, parameters read a step (of experts, those that 10 sequences" in page.text
+
+
+def test_a_point_above_the_roof_is_doubted(folder):
+    model = economics.Model(9e14, 2.0, 131_072)
+    text = Page(html_report.build(with_model(folder, model, RUNNING), None, None)).text
+    assert "More than is possible: hardware or model are not those described." in text
+
+
+@pytest.mark.parametrize("lack", ["utilization", "inputs", "replica", "batch", "throughput"])
+def test_without_what_it_is_made_of_there_is_no_roofline(folder, lack):
+    summary = with_model(folder, economics.Model(8e9, 2.0, 131_072), RUNNING)
+    use = summary["utilization"]
+    if lack == "utilization":
+        summary["utilization"] = None
+    elif lack == "inputs":
+        use["inputs"] = None
+    elif lack == "replica":  # a summary written before this picture was
+        del use["inputs"]["gpus_per_replica"]
+    elif lack == "batch":
+        use["inputs"]["batch"] = 0.0
+    else:
+        summary["throughput"]["output_tokens_per_s"] = None
+    page = Page(html_report.build(summary, None, None))
+    assert "roofline" not in page.ids("figure")
+    assert "Hardware" not in page.text
+
+
 def test_a_run_with_nothing_but_a_summary_has_a_page():
     page = Page(html_report.build({"valid": False, "metrics": {}, "run": {}}, None, None))
     assert "Invalid run" in page.text
