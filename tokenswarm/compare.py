@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,12 +31,16 @@ TOO_FEW = "too few samples"
 NO_INTERVAL = "no interval"
 NOT_COMPARABLE = "not comparable"
 
-# How an interval was found: moving blocks in time of these, or a score interval.
+# How an interval was found: moving blocks in time of these (for BY_REQUEST and PAIRED, the tokens
+# of a request stay together), or a score interval.
 IN_TIME = "blocks of requests"
 PAIRED = "paired blocks of requests"
 BY_REQUEST = "blocks of whole requests"
 BY_SECOND = "blocks of seconds"
 BY_COUNT = "counts, bursts included"
+# What a run must have recorded so that there is an interval.
+NO_LOG = "needs record.requests: true"
+NO_GAPS = "needs record.itl: true"
 
 SMALLEST = 0.01
 TOLERANCES: dict[str, float] = {"*": 0.05, "error_ratio": 0.01}
@@ -146,11 +150,30 @@ def compare(
     """Compare runs by their folders.
 
     tolerances: metric or figure(metric) -> share, '*' for all others; see TOLERANCES. force
-    compares what would be refused, with warnings. Raises BadInput for folders without a run.
+    compares what would be refused, with warnings. Raises BadInput for folders without a run, all
+    of them at once.
     """
     allowed = {**TOLERANCES, **(tolerances or {})}
-    base = load(base_dir)
-    return Comparison(base, tuple(pair(base, load(d), allowed, force) for d in new_dirs), allowed)
+    base, *new = _load_all([base_dir, *new_dirs])
+    pairs = [pair(base, side, allowed, force) for side in new]
+    for k, found in enumerate(pairs):
+        if any(_same_folder(found.new, earlier.new) for earlier in pairs[:k]):
+            text = f"{found.new.folder} is named twice: this is the same comparison once more"
+            pairs[k] = replace(found, warnings=(text, *found.warnings))
+    return Comparison(base, tuple(pairs), allowed)
+
+
+def _load_all(folders: Sequence[Path]) -> list[Side]:
+    sides: list[Side] = []
+    problems: dict[str, None] = {}  # in order; a folder may be named twice
+    for folder in folders:
+        try:
+            sides.append(load(folder))
+        except BadInput as error:
+            problems |= dict.fromkeys(error.problems)
+    if problems:
+        raise BadInput(*problems)
+    return sides
 
 
 def parse_tolerances(texts: Iterable[str]) -> dict[str, float]:
@@ -227,10 +250,38 @@ def pair(base: Side, new: Side, tolerances: Mapping[str, float], force: bool = F
     refused, warnings = comparable(base, new)
     if refused and not force:
         return Pair(new, (), tuple(warnings), tuple(refused))
-    warnings = [*refused, *warnings]
-    if base.requests is None or new.requests is None:
-        warnings.append("a run has no requests.jsonl (record.requests: false): no intervals")
+    warnings = [*refused, *warnings, *_without_intervals(base, new)]
     return Pair(new, tuple(_judged(base, new, tolerances)), tuple(warnings))
+
+
+def _without_intervals(base: Side, new: Side) -> list[str]:
+    """Which figures have no interval since a run did not record what it takes, and the remedy."""
+    sides = (base,) if _same_folder(base, new) else (base, new)
+    no_log = [s.name for s in sides if s.requests is None]
+    if no_log:
+        return [
+            f"no intervals: {' and '.join(no_log)} recorded no requests (requests.jsonl); "
+            "turn it on in the workload (record: {requests: true}) or with "
+            "--set record.requests=true"
+        ]
+    no_gaps = [s.name for s in sides if _lacks_gaps(s)]
+    if no_gaps:
+        return [
+            f"no intervals for the percentiles of itl_s: {' and '.join(no_gaps)} did not record "
+            "the gaps between tokens; turn it on in the workload (record: {itl: true}) or with "
+            "--set record.itl=true"
+        ]
+    return []
+
+
+def _lacks_gaps(side: Side) -> bool:
+    """Whether a run with gaps between tokens recorded none of them."""
+    gaps = (side.summary.get("metrics") or {}).get("itl_s") or {}
+    return bool(gaps.get("count")) and side.requests is not None and side.requests.itl is None
+
+
+def _same_folder(one: Side, other: Side) -> bool:
+    return Path(one.folder).resolve() == Path(other.folder).resolve()
 
 
 def comparable(base: Side, new: Side) -> tuple[list[str], list[str]]:
@@ -240,6 +291,12 @@ def comparable(base: Side, new: Side) -> tuple[list[str], list[str]]:
         if not side.summary.get("valid"):
             codes = [str(r.get("code")) for r in side.summary.get("invalid_reasons") or []]
             refused.append(f"{side.name} is invalid ({', '.join(codes) or 'no reason given'})")
+    if _same_folder(base, new):
+        warnings.append(f"{new.folder} is compared with itself: nothing can differ")
+    unknown = [side.name for side in (base, new) if not side.workload]
+    if len(unknown) == 1:
+        warnings.append(f"{unknown[0]} has no workload.yaml: whether the workloads are the same "
+                        "is not known")  # fmt: skip
     differing = {name: keys for name in _SECTIONS if (keys := _differing(base, new, name))}
     texts = [
         f"{name}: {key} is {base.workload.get(key)} in {base.name}, "
@@ -359,6 +416,7 @@ def _measured(base: Side, new: Side) -> Iterable[_Measured]:
         if paired and a is not None and b is not None:
             a, b = samples.common(a, b)
         method = PAIRED if paired else BY_REQUEST if metric == "itl_s" else IN_TIME
+        method = NO_LOG if a is None or b is None else method
         yield from _of_metric(base, new, metric, figures, a, b, paired, method)
     rates = (*_RATES, "output_chars_per_s") if tokenizers_differ(base, new) else _RATES
     for rate in rates:
@@ -395,9 +453,11 @@ def _of_metric(
         beyond = count * (1 - _SHARES.get(figure, 0.0))
         enough = count >= _LEAST and beyond >= _LEAST_BEYOND and blocks >= _LEAST_BLOCKS
         spread = spreads.get(figure)
-        if spread is None and 0 < count < _LEAST:
+        no_gaps = metric == "itl_s" and figure != "mean" and (_lacks_gaps(base) or _lacks_gaps(new))
+        how = NO_GAPS if no_gaps else method
+        if spread is None and 0 < count < _LEAST and how not in (NO_LOG, NO_GAPS):
             spread = math.inf  # there are samples, but too few to say anything
-        yield _Measured(metric, figure, *values, _ratio(*values), spread, blocks, method, enough)
+        yield _Measured(metric, figure, *values, _ratio(*values), spread, blocks, how, enough)
 
 
 def _of_rate(base: Side, new: Side, rate: str) -> _Measured:
@@ -410,7 +470,8 @@ def _of_rate(base: Side, new: Side, rate: str) -> _Measured:
         spreads, blocks = samples.spread_of_ratio(a, b, {}, paired=False, fixed=True)
         spread = spreads.get("mean")
     enough = blocks >= _LEAST_BLOCKS
-    return _Measured(rate, "", old_, new_, _ratio(old_, new_), spread, blocks, BY_SECOND, enough)
+    method = NO_LOG if base.requests is None or new.requests is None else BY_SECOND
+    return _Measured(rate, "", old_, new_, _ratio(old_, new_), spread, blocks, method, enough)
 
 
 def _of_errors(base: Side, new: Side) -> _Measured:
@@ -423,7 +484,8 @@ def _of_errors(base: Side, new: Side) -> _Measured:
     if new_ is None and b is not None and len(b):
         new_ = float(b.sums.mean())
     if old_ is None or new_ is None or a is None or b is None or not len(a) or not len(b):
-        return _Measured("error_ratio", "", old_, new_, None, None, 0, BY_COUNT, False, True)
+        method = NO_LOG if a is None or b is None else BY_COUNT
+        return _Measured("error_ratio", "", old_, new_, None, None, 0, method, False, True)
     low, high = samples.difference_of_shares(a, b)
     change = new_ - old_
     towards_zero = change - low if change > 0 else high - change

@@ -32,6 +32,7 @@ NUMBERS = (
     "output_tokens_expected", "output_chars", "events",
 )  # fmt: skip
 TEXTS = ("outcome", "stage", "worker", "error")
+_GROUPS = ("run", "window", "requests", "throughput", "metrics", "slo")  # of a summary
 
 MOST_REQUESTS = 1_000_000  # kept in memory: about 0.2 GB
 MOST_ITL = 4_000_000  # samples kept where a run recorded them, 8 bytes each
@@ -84,14 +85,51 @@ def read_summary(folder: Path) -> dict[str, Any]:
     path = folder / "summary.json"
     try:
         summary = orjson.loads(path.read_bytes())
-    except FileNotFoundError:
-        what = "no summary.json there" if folder.is_dir() else "no such folder"
-        raise BadInput(f"{folder}: {what}; give the folder of a run (`--out`)") from None
-    except (OSError, orjson.JSONDecodeError) as error:
-        raise BadInput(f"{path}: cannot be read: {error}") from None
+    except (FileNotFoundError, NotADirectoryError):
+        raise BadInput(f"{folder}: {_no_run(folder)}") from None
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be read: {error.strerror or error}") from None
+    except orjson.JSONDecodeError as error:
+        raise BadInput(f"{path}: cannot be read: {error}; {_anew(folder)}") from None
+    wrong = _not_a_summary(summary)
+    if wrong is not None:
+        raise BadInput(f"{path}: not the summary of a run: {wrong}; {_anew(folder)}")
+    return dict(summary)
+
+
+def _no_run(folder: Path) -> str:
+    """Why there is no summary, and what to give instead."""
+    if not folder.exists():
+        return "no such folder; give the folder of a run (`--out`)"
+    if not folder.is_dir():
+        return "not a folder; give the folder of a run (`--out`)"
+    if (folder / "requests.jsonl").is_file():
+        return f"no summary.json there: the run goes on or has crashed; {_anew(folder)}"
+    inner = min((path.parent for path in folder.glob("*/summary.json")), default=None)
+    instead = f", such as {inner}" if inner is not None else " (`--out`)"
+    return f"no summary.json there; give the folder of a run{instead}"
+
+
+def _anew(folder: Path) -> str:
+    return f"`tokenswarm report {folder}` makes it from the run's records, where there are any"
+
+
+def _not_a_summary(summary: Any) -> str | None:
+    """What is wrong with the shape of a summary; None when its figures can be read."""
     if not isinstance(summary, dict) or "metrics" not in summary:
-        raise BadInput(f"{path}: not the summary of a run: key 'metrics' is missing")
-    return summary
+        return "key 'metrics' is missing"
+    for key in _GROUPS:
+        if not isinstance(summary.get(key) or {}, dict):
+            return f"'{key}' is not an object"
+    figures = {f"metrics.{name}": found for name, found in (summary["metrics"] or {}).items()}
+    rest = {name: summary.get(name) for name in ("throughput", "window")}
+    for name, found in {**figures, **rest}.items():
+        if not isinstance(found or {}, dict):
+            return f"'{name}' is not an object"
+        for key, value in (found or {}).items():
+            if key != "ci95" and not isinstance(value, int | float | None):
+                return f"'{name}.{key}' is not a number"
+    return None
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any] | None]:

@@ -87,7 +87,7 @@ def _of_gaps(requests: Requests) -> Series:
 def of_rate(requests: Requests | None, window: Mapping[str, Any], rate: str) -> Series | None:
     """What came in each second (or fortieth) of the measured window; None when not known."""
     start, end = window.get("start"), window.get("end")
-    if requests is None or start is None or end is None or end <= start:
+    if not requests or start is None or end is None or end <= start:  # no log, or an empty one
         return None
     pieces = int(min(_MOST_INTERVALS, max(_LEAST_INTERVALS, end - start)))
     edges = np.linspace(start, end, pieces + 1)

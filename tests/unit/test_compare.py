@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 import run_folder
 
 from exporters import compare_report
-from tokenswarm import compare, resampling, samples
+from tokenswarm import cli, compare, resampling, samples
 from tokenswarm.records import BadInput
 from tokenswarm.run_files import read_requests
 
@@ -144,11 +144,71 @@ def test_more_errors_are_found(make, tmp_path):
     assert row.low > 0.05
 
 
-def test_itl_percentiles_need_recorded_gaps(make):
-    plain = compare.pair(make(30), make(31), compare.TOLERANCES)
-    recorded = compare.pair(make(30, itl=True), make(31, itl=True), compare.TOLERANCES)
-    verdicts = [next(r.verdict for r in p.rows if r.key == "p99(itl_s)") for p in (plain, recorded)]
-    assert verdicts == [compare.NO_INTERVAL, compare.NOT_SHOWN]
+def of_itl(pair):
+    return {row.figure: row for row in pair.rows if row.metric == "itl_s"}
+
+
+def test_recorded_gaps_give_itl_intervals_by_request(make):
+    pair = compare.pair(make(30, itl=True), make(31, itl=True), compare.TOLERANCES)
+    assert pair.warnings == ()
+    for figure, row in of_itl(pair).items():
+        assert (row.verdict, row.method) == (compare.NOT_SHOWN, "blocks of whole requests"), figure
+        assert -0.3 < row.low < row.change < row.high < 0.3, figure
+
+
+def test_the_tokens_of_a_request_stay_together(make):
+    """ITL differs between requests far more than chance among 26,000 single gaps would have it."""
+    pair = compare.pair(make(30, itl=True, memory=0), make(31, itl=True, memory=0),
+                        compare.TOLERANCES)  # fmt: skip
+    row = of_itl(pair)["mean"]
+    gaps = [len(side.requests.itl) for side in (make(30, itl=True), make(31, itl=True))]
+    single = 2 * 1.96 * math.sqrt(2) * 0.3 / math.sqrt(min(gaps))  # had each been drawn alone
+    assert row.high - row.low > 2 * single
+
+
+def test_the_same_plan_is_paired_for_itl_too(make):
+    same = {"plan": 3, "itl": True}
+    pair = compare.pair(make(30, **same), make(31, **same), compare.TOLERANCES)
+    assert {row.method for row in of_itl(pair).values()} == {compare.PAIRED}
+    assert all(row.low < row.high for row in of_itl(pair).values())
+
+
+@pytest.mark.parametrize(
+    ("base", "new", "names"),
+    [(False, False, "r30 and r31"), (True, False, "r31"), (False, True, "r30")],
+)
+def test_itl_without_recorded_gaps_says_what_is_missing_and_how_to_get_it(make, base, new, names):
+    one, two = make(30, itl=base), make(31, itl=new)
+    pair = compare.pair(one, two, compare.TOLERANCES)
+    rows = of_itl(pair)
+    assert rows["mean"].verdict == compare.NOT_SHOWN  # first to last token is always known
+    for figure in ("p50", "p99"):
+        assert (rows[figure].verdict, rows[figure].method) == (
+            "no interval", "needs record.itl: true",
+        )  # fmt: skip
+        assert rows[figure].low is rows[figure].high is None
+    (warning,) = pair.warnings
+    assert warning == (
+        f"no intervals for the percentiles of itl_s: {names} did not record the gaps between "
+        "tokens; turn it on in the workload (record: {itl: true}) or with --set record.itl=true"
+    )
+    found = compare.Comparison(one, (pair,), compare.TOLERANCES)
+    assert f"- {warning}" in compare_report.markdown(found)
+    assert "| no interval | needs record.itl: true |" in compare_report.markdown(found)
+    assert f"<li>{warning}</li>" in compare_report.html(found)
+    assert compare_report.html(found).count("<td class=note>needs record.itl: true") == 2
+
+
+def test_runs_without_a_request_log_say_what_is_missing(make):
+    base, new = make(30, itl=True), replace(make(31, itl=True), requests=None)
+    pair = compare.pair(base, new, compare.TOLERANCES)
+    assert {(row.verdict, row.method) for row in pair.rows} == {
+        ("no interval", "needs record.requests: true")
+    }
+    assert pair.warnings == (
+        "no intervals: r31 recorded no requests (requests.jsonl); turn it on in the workload "
+        "(record: {requests: true}) or with --set record.requests=true",
+    )
 
 
 @pytest.mark.parametrize(
@@ -209,6 +269,90 @@ def test_folders_without_a_run_are_an_error(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(BadInput, match=r"no summary\.json there"):
         compare.compare(tmp_path / "empty", [])
+
+
+def test_every_folder_that_cannot_be_compared_is_named_at_once(tmp_path, capsys):
+    good = run_folder.write(tmp_path / "good", run_folder.rows(n=60))
+    broken = run_folder.write(tmp_path / "broken", run_folder.rows(n=60))
+    (broken / "summary.json").write_text('{"valid": true, "metr')
+    crashed = run_folder.write(tmp_path / "crashed", run_folder.rows(n=60))
+    (crashed / "summary.json").unlink()
+    folders = [good, broken, tmp_path, good / "summary.json", tmp_path / "none", crashed, broken]
+    assert cli.main(["compare", *map(str, folders)]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition(": ")[0] for line in lines] == ["tokenswarm"] * 5
+    at = str(tmp_path)
+    assert lines[0].startswith(f"tokenswarm: {at}/broken/summary.json: cannot be read: unexpected")
+    assert f"`tokenswarm report {at}/broken` makes it" in lines[0]
+    assert lines[1:] == [
+        f"tokenswarm: {at}: no summary.json there; give the folder of a run, such as {at}/broken",
+        f"tokenswarm: {at}/good/summary.json: not a folder; give the folder of a run (`--out`)",
+        f"tokenswarm: {at}/none: no such folder; give the folder of a run (`--out`)",
+        f"tokenswarm: {at}/crashed: no summary.json there: the run goes on or has crashed; "
+        f"`tokenswarm report {at}/crashed` makes it from the run's records, where there are any",
+    ]
+
+
+def test_a_run_compared_with_itself_is_a_warning(tmp_path, capsys):
+    folder = run_folder.write(tmp_path / "a", run_folder.rows(n=200))
+    assert cli.main(["compare", str(folder), f"{folder}/../a"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("**No difference shown**")
+    assert f"- {folder}/../a is compared with itself: nothing can differ" in said
+
+
+def test_a_folder_named_twice_is_a_warning(tmp_path, capsys):
+    base, new = (run_folder.write(tmp_path / n, run_folder.rows(n=100)) for n in ("a", "b"))
+    assert cli.main(["compare", str(base), str(new), str(new)]) == 0
+    said = capsys.readouterr().out
+    assert said.count(f"- {new} is named twice: this is the same comparison once more") == 1
+    assert "compared with itself" not in said
+
+
+def with_workload(folder, load, prompts):
+    run_folder.write(folder, run_folder.rows(n=200))
+    (folder / "workload.yaml").write_text(
+        f"seed: 7\nload: {{users: {load}}}\nprompts: {{input_tokens: {prompts}}}\n"
+    )
+    return str(folder)
+
+
+def test_workloads_that_differ_in_one_thing_are_a_warning_in_more_exit_2(tmp_path, capsys):
+    base = with_workload(tmp_path / "base", 8, 100)
+    load = with_workload(tmp_path / "load", 16, 100)
+    more = with_workload(tmp_path / "more", 16, 200)
+    assert cli.main(["compare", base, load]) == 0
+    said = capsys.readouterr().out
+    text = "the workloads differ, so this compares that: load: load.users is 8 in base, 16 in load"
+    assert f"- {text}" in said
+    assert cli.main(["compare", base, more]) == 2
+    said = capsys.readouterr().out
+    assert said.startswith("**Not compared: the workloads differ in more than one thing: prompts: ")
+    assert "prompts.input_tokens is 100 in base, 200 in more" in said
+    assert "load.users is 8 in base, 16 in more" in said
+    assert "| figure |" not in said
+    assert cli.main(["compare", base, more, "--force"]) == 0
+    assert "- the workloads differ in more than one thing: " in capsys.readouterr().out
+
+
+def test_a_run_without_its_workload_is_a_warning_and_a_broken_one_exit_2(tmp_path, capsys):
+    base = with_workload(tmp_path / "base", 8, 100)
+    new = with_workload(tmp_path / "new", 8, 100)
+    (tmp_path / "new" / "workload.yaml").unlink()
+    assert cli.main(["compare", base, new]) == 0
+    said = capsys.readouterr().out
+    assert "- new has no workload.yaml: whether the workloads are the same is not known" in said
+    (tmp_path / "new" / "workload.yaml").write_text("a: [")
+    assert cli.main(["compare", base, new]) == 2
+    assert f"tokenswarm: {new}/workload.yaml: cannot be read: " in capsys.readouterr().err
+
+
+def test_a_run_that_recorded_nothing_is_compared_without_a_crash(tmp_path, capsys):
+    base = run_folder.write(tmp_path / "base", run_folder.rows(n=100))
+    new = run_folder.write(tmp_path / "new", run_folder.rows(n=100))
+    (new / "requests.jsonl").write_text("")
+    assert cli.main(["compare", str(base), str(new)]) == 0
+    assert "no interval" in capsys.readouterr().out
 
 
 def test_tolerances_are_read():

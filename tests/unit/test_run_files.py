@@ -71,7 +71,19 @@ def test_a_timeline_that_is_not_there_is_empty(tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "problem"),
-    [(None, "no summary.json there"), ("{", "cannot be read"), ("[]", "not the summary")],
+    [
+        (None, "no summary.json there"),
+        ("", "cannot be read"),
+        ("{", r"cannot be read: .*; `tokenswarm report \S+` makes it"),
+        ("\0", "cannot be read"),
+        ("[]", "not the summary of a run: key 'metrics' is missing"),
+        ('{"metrics": "none"}', "'metrics' is not an object"),
+        ('{"metrics": {"ttft_s": [1]}}', r"'metrics\.ttft_s' is not an object"),
+        ('{"metrics": {"ttft_s": {"p50": "1 s"}}}', r"'metrics\.ttft_s\.p50' is not a number"),
+        ('{"metrics": {}, "run": "a"}', "'run' is not an object"),
+        ('{"metrics": {}, "throughput": {"requests_per_s": []}}', "is not a number"),
+        ('{"metrics": {}, "window": {"start": "now"}}', r"'window\.start' is not a number"),
+    ],
 )
 def test_bad_summaries(tmp_path, text, problem):
     if text is not None:
