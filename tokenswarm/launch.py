@@ -113,7 +113,7 @@ def _head_command(args: argparse.Namespace, port: int, scratch: str) -> list[str
     for text in args.exports:
         command += ["--export", text]
     for flag, value in (("--out", args.out), ("--wait-ready", args.wait_ready),
-                        ("--linger", args.linger)):  # fmt: skip
+                        ("--linger", args.linger), ("--gpu", args.gpu)):  # fmt: skip
         if value is not None:
             command += [flag, str(value)]
     if args.web is not None:

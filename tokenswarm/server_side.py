@@ -15,7 +15,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import gevent
 from gevent import get_hub
@@ -89,6 +89,38 @@ class Document:
         """Its size is looked at with every piece."""
 
 
+class Source(Protocol):
+    """What a Watch looks at: a page of metrics, or this machine's GPUs (server_side_nvml).
+
+    problem says why the last look failed, reading is what the last good one saw. That a source
+    has nothing is worth a warning when the user asked for it (is_asked_for).
+    """
+
+    problem: str | None
+    reading: Reading
+
+    @property
+    def kind(self) -> str:
+        """What it has, for messages."""
+
+    @property
+    def url(self) -> str:
+        """Where that is."""
+
+    @property
+    def is_asked_for(self) -> bool:
+        """The user named it."""
+
+    def look(self) -> bool:
+        """Read anew; False, with a problem, when there was nothing to read."""
+
+    def account(self) -> Mapping[str, Any]:
+        """What only this source can say of the whole run, for the summary."""
+
+    def close(self) -> None:
+        """Free what it holds."""
+
+
 @dataclass(slots=True)
 class Page:
     """One address that is asked for metrics, with the transport that does it."""
@@ -99,6 +131,16 @@ class Page:
     is_asked_for: bool = False  # the user named it, so that it is missing is worth a warning
     problem: str | None = None
     reading: Reading = field(default_factory=Reading)
+
+    @property
+    def kind(self) -> str:
+        """What it has, for messages."""
+        return "server-side metrics"
+
+    @property
+    def url(self) -> str:
+        """Its whole address."""
+        return f"{self.target.url.rstrip('/')}{self.path}"
 
     def look(self) -> bool:
         """Fetch and read; False, with a problem, when there was nothing to read."""
@@ -116,8 +158,16 @@ class Page:
         return True
 
     def _failed(self, problem: str) -> bool:
-        self.problem = f"{self.target.url.rstrip('/')}{self.path}: {problem}"
+        self.problem = f"{self.url}: {problem}"
         return False
+
+    def account(self) -> Mapping[str, Any]:
+        """Nothing that its reading does not say."""
+        return {}
+
+    def close(self) -> None:
+        """Close its sockets."""
+        self.transport.close()
 
 
 @dataclass(slots=True)
@@ -141,7 +191,7 @@ class Watch:
     found is what exporters read: `now` while the run goes on, and the account of `finish`.
     """
 
-    def __init__(self, pages: Sequence[Page], interval_s: float) -> None:
+    def __init__(self, pages: Sequence[Source], interval_s: float) -> None:
         self.found: dict[str, Any] = {"now": None}
         self.warnings: list[str] = []
         self._pages = pages
@@ -156,11 +206,11 @@ class Watch:
         """The first look, then one every interval. A page that has nothing is not asked again."""
         for page in self._pages:
             if not page.look():
-                note = f"no server-side metrics: {page.problem}"
+                note = f"no {page.kind}: {page.problem}"
                 (self.warnings if page.is_asked_for else self.found.setdefault("notes", [])).append(
                     note
                 )
-                page.transport.close()
+                page.close()
         self._pages = [page for page in self._pages if page.problem is None]
         if not self._pages:
             return
@@ -212,13 +262,14 @@ class Watch:
                 break
             gevent.sleep(pause)
             self._look()
-        if any(page.problem for page in self._pages):
-            problem = next(page.problem for page in self._pages if page.problem)
-            self.warnings.append(f"server-side metrics end before the run: {problem}")
+        for page in self._pages:
+            if page.problem:
+                self.warnings.append(f"{page.kind} end before the run: {page.problem}")
+                break
         client = {"prompt_tokens": prompt_tokens, "output_tokens": output_tokens}
         self.found.update(
             account(self._first, self._last, client, ttft_mean_s),
-            urls=[f"{p.target.url.rstrip('/')}{p.path}" for p in self._pages],
+            urls=[page.url for page in self._pages],
             seconds=self._last_at - self._first_at,
             looks=self._looks,
             looks_failed=self._failed,
@@ -227,6 +278,8 @@ class Watch:
                 for name, seen in self._seen.items()
             },
         )
+        for page in self._pages:
+            self.found.update(page.account())
         tokens = self.found["tokens"].get("output_tokens")
         if tokens is not None and tokens["difference"] > output_tokens * _WORTH_A_NOTE:
             self.found.setdefault("notes", []).append(
@@ -240,7 +293,7 @@ class Watch:
             self._greenlet.kill()
             self._greenlet = None
         for page in self._pages:
-            page.transport.close()
+            page.close()
         self._pages = []
 
 

@@ -5,23 +5,27 @@ names, whatever engine wrote the page. It knows nothing of sockets or of runs. A
 row. Where a metric has had several names, the first one found counts.
 
 The one subtle rule: a page may hold a metric once for each model, rank or engine. Counts and
-histograms are added up over them, shares (KV cache in use) are averaged, and what an engine does
-not publish is absent, never 0.
+histograms are added up over them, shares (KV cache in use) are averaged, of temperatures the
+highest counts, and what an engine does not publish is absent, never 0.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-GAUGES = ("running", "waiting", "kv_use", "gpu_use", "gpu_power_w", "gpu_memory_bytes")
+GAUGES = ("running", "waiting", "kv_use", "gpu_use", "gpu_power_w", "gpu_memory_bytes",
+          "gpu_temperature_c")  # fmt: skip
 COUNTERS = ("requests", "prompt_tokens", "output_tokens", "prefix_cache_hits",
-            "prefix_cache_queries", "preemptions")  # fmt: skip
+            "prefix_cache_queries", "preemptions", "gpu_energy_j")  # fmt: skip
+GPU_NAMES = tuple(name for name in (*GAUGES, *COUNTERS) if name.startswith("gpu_"))
 HISTOGRAMS = ("ttft_s", "itl_s", "e2e_s", "queue_s")
 MEANS = frozenset({"kv_use", "gpu_use"})  # shares: averaged over ranks and GPUs
+MAXIMA = frozenset({"gpu_temperature_c"})
+GPU_EXPORTERS = ("dcgm", "nvml")  # they stand beside an engine and are none themselves
 
 # Colons are read as underscores, so that pages that went through a proxy are understood as well.
 # name+name adds two metrics up, name{label=value} takes one value of a label, name*x scales.
@@ -98,11 +102,14 @@ ENGINES: dict[str, dict[str, tuple[str, ...]]] = {
         "gpu_use": ("nv_gpu_utilization",),
         "gpu_power_w": ("nv_gpu_power_usage",),
         "gpu_memory_bytes": ("nv_gpu_memory_used_bytes",),
+        "gpu_energy_j": ("nv_energy_consumption",),
     },
     "dcgm": {  # the GPUs themselves, from NVIDIA's DCGM exporter
         "gpu_use": ("DCGM_FI_DEV_GPU_UTIL*0.01",),
         "gpu_power_w": ("DCGM_FI_DEV_POWER_USAGE",),
         "gpu_memory_bytes": ("DCGM_FI_DEV_FB_USED*1048576",),
+        "gpu_temperature_c": ("DCGM_FI_DEV_GPU_TEMP",),
+        "gpu_energy_j": ("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION*0.001",),
     },
 }  # fmt: skip
 
@@ -195,23 +202,32 @@ def read(page: bytes) -> Reading:
 
 
 def together(readings: Iterable[Reading]) -> Reading:
-    """Several engines behind one run as one: counts added up, shares averaged."""
-    whole, shares = Reading(), dict[str, list[float]]()
-    for reading in readings:
-        if reading.empty:
-            continue
-        # the GPUs' exporter stands beside an engine and is none itself
-        if whole.engine is None or whole.engine == "dcgm":
+    """Several engines behind one run as one: counts added up, shares averaged.
+
+    What an engine says of its GPUs is left out where an exporter of GPUs stands beside it: the
+    same GPU must not count twice.
+    """
+    whole, found = Reading(), dict[str, list[float]]()
+    known = [reading for reading in readings if not reading.empty]
+    is_measured = any(reading.engine in GPU_EXPORTERS for reading in known)
+    for reading in known:
+        is_exporter = reading.engine in GPU_EXPORTERS
+        if whole.engine is None or whole.engine in GPU_EXPORTERS:
             whole.engine = reading.engine
         for name, value in reading.values.items():
-            if name in MEANS:
-                shares.setdefault(name, []).append(value)
-            else:
-                whole.values[name] = whole.values.get(name, 0.0) + value
+            if name not in GPU_NAMES or is_exporter or not is_measured:
+                found.setdefault(name, []).append(value)
         for name, histogram in reading.histograms.items():
             whole.histograms.setdefault(name, Distribution()).add(histogram)
-    whole.values.update((name, sum(values) / len(values)) for name, values in shares.items())
+    whole.values.update((name, combined(name, values)) for name, values in found.items())
     return whole
+
+
+def combined(name: str, values: Sequence[float]) -> float:
+    """One value for several of a metric, see the module docstring."""
+    if name in MAXIMA:
+        return max(values)
+    return sum(values) / (len(values) if name in MEANS else 1)
 
 
 def _read_as(engine: str, found: Samples) -> Reading:
@@ -223,19 +239,19 @@ def _read_as(engine: str, found: Samples) -> Reading:
                 if histogram is not None:
                     reading.histograms[neutral] = histogram
                     break
-            elif (value := _value(found, name, neutral in MEANS)) is not None:
+            elif (value := _value(found, name, neutral)) is not None:
                 reading.values[neutral] = value
                 break
     return reading
 
 
-def _value(found: Samples, expression: str, is_mean: bool) -> float | None:
+def _value(found: Samples, expression: str, neutral: str) -> float | None:
     total = 0.0
     for term in expression.split("+"):
         values = list(_term(found, term))
         if not values:
             return None
-        total += sum(values) / (len(values) if is_mean else 1)
+        total += combined(neutral, values)
     return total
 
 

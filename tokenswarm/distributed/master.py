@@ -43,6 +43,7 @@ from tokenswarm.distributed.worker import (
 from tokenswarm.offload import offload
 from tokenswarm.records import BadInput, Prompt
 from tokenswarm.run import Exporter, Run, StageWindow, Worker
+from tokenswarm.server_side_nvml import LocalGpus
 from tokenswarm.snapshot import BUCKET_NS, Snapshot
 from tokenswarm.transport import Transport
 from tokenswarm.validity import Verdict, judge
@@ -210,6 +211,11 @@ class Master:
             ],
         )
         make_transport(work, host).close()  # a bad URL or a missing key is said first
+        if self.options.gpu and work.server.gpu_url:
+            raise BadInput(
+                "--gpu: the workload's server.gpu_url already reads GPUs; leave one of the two "
+                "out, or they would count twice"
+            )
         run.warnings += backends.make(work).notes
         run.out, problem = make_folder(self._folder_of_this_run(), work.name, run.started)
         if problem:
@@ -296,20 +302,24 @@ class Master:
         run.warnings += [w for w in warnings if w not in run.warnings]
 
     def _watch_server(self, run: Run) -> None:
-        """Look at the engine's own metrics: after the probe, before the load."""
+        """Look at the engine's own metrics and the GPUs: after the probe, before the load."""
         work = run.workload
-        if work.server.off:
-            return
-        self._server = server_side.Watch(
-            server_side.pages(
+        sources: list[server_side.Source] = []
+        if not work.server.off:
+            sources += server_side.pages(
                 run.host, work.backend.urls, backends.make(work).metrics_path,
                 work.server.metrics_url, work.server.gpu_url,
                 lambda to, same: make_metrics_transport(work, to, same),
-            ),
-            work.server.interval,
-        )  # fmt: skip
+            )  # fmt: skip
+        if self.options.gpu:
+            sources.append(LocalGpus())
+        if not sources:
+            return
+        self._server = server_side.Watch(sources, work.server.interval)
         run.server = self._server.found
         self._server.start()
+        for warning in self._server.warnings:  # hours before the summary repeats it
+            self._say(f"warning: {warning}")
 
     def _finish_server(self, run: Run) -> None:
         """The last look at the engine, and the two sides beside each other."""

@@ -9,6 +9,7 @@ from tokenswarm.records import BadInput
 
 _LOCUST_LOAD = {"num_users": "-u/--users", "spawn_rate": "-r/--spawn-rate",
                 "run_time": "-t/--run-time"}  # fmt: skip
+GPU_SOURCES = ("nvml",)
 _INSTEAD = {
     "num_users": "--set load.users=N",
     "spawn_rate": "a ramp in load.stages",
@@ -28,6 +29,7 @@ class Options:
     wait_ready_s: float
     rate_per_s: float
     plain: bool
+    gpu: str | None = None
 
 
 def add_arguments(parser: Any) -> None:
@@ -50,6 +52,11 @@ def add_arguments(parser: Any) -> None:
     add(
         "--out", default="", metavar="DIR", include_in_web_ui=False,
         help="Folder of the run, exactly; default runs/<timestamp>-<name>/",
+    )  # fmt: skip
+    add(
+        "--gpu", default="", choices=("", *GPU_SOURCES), include_in_web_ui=False,
+        help="nvml: sample this machine's GPUs (use, memory, power, temperature) beside the "
+        "engine's metrics, every server.interval",
     )  # fmt: skip
     add(
         "--linger", type=float, default=-1.0, metavar="SECONDS", include_in_web_ui=False,
@@ -92,4 +99,5 @@ def read(parsed: Any, env_plain: bool) -> Options:
         wait_ready_s=parsed.wait_ready,
         rate_per_s=parsed.rate_per_s,
         plain=env_plain,
+        gpu=parsed.gpu or None,
     )
