@@ -41,6 +41,7 @@ from tokenswarm.stream import Stream, settle
 from tokenswarm.talks import Talk, maker, stage_sessions
 from tokenswarm.transport import Connection, LoopClock, Transport, TransportError
 from tokenswarm.transport_balance import Balanced
+from tokenswarm.transport_held import Held
 
 NS = 1_000_000_000
 STAGE_INDICES = 10_000_000  # indices that a closed-loop stage without a known number may use
@@ -128,6 +129,9 @@ class Generator:
         self._exhausted: set[int] = set()
         self._stop = Event()
         self._names_urls = len(workload.backend.urls) > 1
+        self._places = transport if isinstance(transport, Balanced) else None
+        if not workload.backend.sticky_sessions:
+            self._places = None
         self._cut = Event()  # nothing in flight may go on
         self._retry = workload.retry
         self._id = secrets.token_hex(4).encode()  # two runs at a server must not share names
@@ -138,6 +142,7 @@ class Generator:
         self._bases = stage_bases(self.stages)
         self._in_sessions = self.load.mode == "closed" and hasattr(source, "session")
         self._talks: dict[int, Talk] = {}
+        self._held: dict[int, Held] = {}  # connections of the slots' sessions
         self._apart = Apart(self._make)
         self._open_feed: Feed | None = None
         self._arrivals: Iterator[arrivals.Arrival] = iter(())
@@ -256,6 +261,8 @@ class Generator:
         self.stop()
         self._settler.kill(block=False)
         self._apart.close()
+        for held in self._held.values():
+            held.close()
         self.transport.close()
         self.clock.close()
         self._alarm.close()
@@ -315,12 +322,14 @@ class Generator:
                 with self._gate:
                     if self.stopping:
                         return
-                    answer = self._issue(stage, item, due_ns)
+                    answer = self._issue(stage, item, due_ns, self._held_by(j))
             finally:
                 self.active_slots -= 1
                 health.slots_ns += time.monotonic_ns() - taken_ns
             if j in self._talks:
                 self._talks[j].heard(answer.text)
+                if j in self._held and not self._talks[j].goes_on:
+                    self._held[j].close()
             pause = float(self.load.think_s(self.workload.seed, item[0].index))
             failures = 0 if answer.event_ns else failures + 1
             if failures:
@@ -330,6 +339,11 @@ class Generator:
             if pause:
                 self._stop.wait(timeout=pause)
                 due_ns += round(pause * NS)
+
+    def _held_by(self, j: int) -> Held | None:
+        if not self.load.sticky_connection:
+            return None
+        return self._held.setdefault(j, Held())
 
     def _next(self, j: int, stage: int) -> Item | None:
         """The next request of slot j: of the session it is in, else of the stage's feed."""
@@ -421,7 +435,7 @@ class Generator:
             self.stop()
             return None
 
-    def _issue(self, stage: int, item: Item, due_ns: int) -> Stream:
+    def _issue(self, stage: int, item: Item, due_ns: int, held: Held | None = None) -> Stream:
         """Send one request and wait for its answer.
 
         Accounting for it is left to the settler, so that a user's next request leaves at once.
@@ -429,7 +443,7 @@ class Generator:
         prompt, _ = item
         stats = self.snapshot.stage(stage)
         stats.started += 1
-        stream, failure, connection, retries = self._exchange(item, stats)
+        stream, failure, connection, retries = self._exchange(item, stats, held)
         record = Record(
             index=prompt.index,
             stage=stage,
@@ -454,17 +468,24 @@ class Generator:
         return stream
 
     def _exchange(
-        self, item: Item, stats: StageStats
+        self, item: Item, stats: StageStats, held: Held | None
     ) -> tuple[Stream, TransportError | None, Connection, int]:
         """Send a request, and once more while the server is busy and the workload wants that."""
         prompt, request = item
+        transport: Transport | Balanced = self.transport
+        if self._places is not None and prompt.session is not None:
+            transport = self._places.of_session(prompt.session)
         for retries in itertools.count():
             self.in_flight += 1
             stream, failure = Stream(self.backend, self.clock), None
             self._streams.add(stream)
             try:
-                connection = self.transport.send(
-                    request.path, request.body, stream, more=self._id_header(prompt.index, retries)
+                connection = transport.send(
+                    request.path,
+                    request.body,
+                    stream,
+                    more=self._id_header(prompt.index, retries),
+                    held=held,
                 )
             except TransportError as e:
                 failure, connection = e, e.connection  # type: ignore[attr-defined]

@@ -31,6 +31,7 @@ from gevent.pool import Group
 from tokenswarm import __version__
 from tokenswarm.records import BadInput, Outcome
 from tokenswarm.target import Proxy, Target
+from tokenswarm.transport_held import Held
 
 SO_TIMESTAMPNS = 35
 _TIMESPEC = struct.Struct("@ll")
@@ -589,19 +590,27 @@ class Transport:
         return found
 
     def send(
-        self, path: str, body: bytes, answer: Any, method: str = "POST", more: bytes = b""
+        self,
+        path: str,
+        body: bytes,
+        answer: Any,
+        method: str = "POST",
+        more: bytes = b"",
+        held: Held | None = None,
     ) -> Connection:
         """One request; blocks until its answer is complete. more: header lines, each with CRLF.
 
+        held: where the connection comes from and goes back to, if not the common ones.
         Returns the connection, for sent_ns, connect_ns and upload_ns; it already serves others.
         Raises TransportError, whose `connection` attribute is that connection.
         """
         head = self.head(path, method)
         payload = b"%b%d\r\n%b\r\n%b" % (head, len(body), more, body)
-        connection = self._take() or Connection(self.target, self._addresses)
+        kept = None if held is None else held.take()
+        connection = kept or self._take() or Connection(self.target, self._addresses)
         was_kept = connection.used
         try:
-            return self._send_on(connection, payload, answer)
+            return self._send_on(connection, payload, answer, held)
         except TransportError as e:
             # A server may close a kept connection in the moment when it is used again. That is
             # no answer to this request, which is asked once more, on a connection of its own. A
@@ -612,9 +621,11 @@ class Transport:
                 raise
         connection = Connection(self.target, self._addresses)
         connection.is_second = True
-        return self._send_on(connection, payload, answer)
+        return self._send_on(connection, payload, answer, held)
 
-    def _send_on(self, connection: Connection, payload: bytes, answer: Any) -> Connection:
+    def _send_on(
+        self, connection: Connection, payload: bytes, answer: Any, held: Held | None
+    ) -> Connection:
         self.in_flight.add(connection)
         try:
             if connection.used:
@@ -632,7 +643,9 @@ class Transport:
             raise
         finally:
             self.in_flight.discard(connection)
-        if connection.reusable and self.keep_alive:
+        if connection.reusable and self.keep_alive and held is not None:
+            held.keep(connection)
+        elif connection.reusable and self.keep_alive:
             connection.idle_since_ns = time.monotonic_ns()
             self._idle.append(connection)
         else:

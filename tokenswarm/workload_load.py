@@ -122,6 +122,7 @@ class Load(Section):
     max_in_flight: Count | None = None
     drain: Pause = 60.0
     steady_state: Flag = False
+    sticky_connection: Flag = False
 
     @classmethod
     def complete(cls, raw: dict[str, Any]) -> dict[str, Any]:

@@ -114,6 +114,7 @@ class Backend(Section):
         Literal["round-robin", "least-loaded"],
         spec.one_of("balance", "round-robin", "least-loaded"),
     ] = "round-robin"
+    sticky_sessions: Flag = True
 
     @classmethod
     def contradictions(cls, raw: Mapping[str, Any]) -> Iterator[Problem]:
@@ -230,6 +231,25 @@ def _objectives(value: Any) -> dict[str, str]:
     return dict(value)
 
 
+def _unstuck(raw: Mapping[str, Any]) -> Iterator[Problem]:
+    """What load.sticky_connection cannot do."""
+    load, prompts, backend = (
+        section if isinstance(section := raw.get(name), Mapping) else {}
+        for name in ("load", "prompts", "backend")
+    )
+    if load.get("sticky_connection") is not True:
+        return
+    path, urls = ("load", "sticky_connection"), backend.get("urls")
+    if prompts.get("source") != "conversations":
+        yield path, "keeps the connections of sessions: it needs prompts.source: conversations"
+    if load.get("mode") == "open":
+        yield path, "is for a closed loop: in open loop the turns of a session do not wait"
+    if backend.get("connection") == "new":
+        yield path, "cannot stand beside backend.connection: new"
+    if backend.get("sticky_sessions") is False and isinstance(urls, list | tuple) and len(urls) > 1:
+        yield path, "cannot stand beside backend.sticky_sessions: false with several urls"
+
+
 class Workload(Section):
     """Everything that a run does, defaults written out."""
 
@@ -262,7 +282,8 @@ class Workload(Section):
 
     @classmethod
     def contradictions(cls, raw: Mapping[str, Any]) -> Iterator[Problem]:
-        """Check `slo:` against the loop and the stages."""
+        """Check `slo:` against the loop and the stages, and what sticks to what."""
+        yield from _unstuck(raw)
         objectives = raw.get("slo")
         if not isinstance(objectives, Mapping):
             return

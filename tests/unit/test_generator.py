@@ -51,7 +51,7 @@ class Wire:
         self.most = 0
         self.sent = 0
 
-    def send(self, path, body, answer, more=b""):
+    def send(self, path, body, answer, more=b"", held=None):
         connection = SimpleNamespace(
             sent_ns=time.time_ns(), connect_ns=None, upload_ns=None, is_second=False
         )

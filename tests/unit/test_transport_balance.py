@@ -7,6 +7,7 @@ import pytest
 from socket_server import WHOLE, Server, answers
 from test_transport import PATIENT, Asked
 
+from tokenswarm import transport_balance
 from tokenswarm.records import Outcome
 from tokenswarm.target import parse_url
 from tokenswarm.transport import Transport
@@ -20,7 +21,7 @@ class Fake:
         self.target = name
         self.in_flight = set(range(busy))
 
-    def send(self, path, body, answer, method, more):
+    def send(self, path, body, answer, method, more, held):
         return self.target
 
 
@@ -39,6 +40,40 @@ def test_the_least_loaded_and_in_turn_among_equals():
     assert order("least-loaded", 2, 1, 2) == "bbbbbb"
     assert order("least-loaded", 1, 0, 0) == "bbcbbc"
     assert order("least-loaded", 0, 0, 0) == "abcabc"
+
+
+def of_sessions(balanced, *numbers):
+    return "".join(balanced.of_session(n).target for n in numbers)
+
+
+def test_a_session_stays_where_its_first_turn_went():
+    fakes = [Fake(name) for name in "abc"]
+    assert of_sessions(Balanced(fakes, "round-robin"), 7, 7, 9, 7, 4, 9, 5, 4) == "aabacbac"
+    assert of_sessions(Balanced(fakes, "round-robin", first=1), 7, 9, 7) == "bcb"
+
+
+def test_the_least_loaded_server_is_chosen_for_a_sessions_first_turn_only():
+    fakes = [Fake("a", 1), Fake("b", 0)]
+    balanced = Balanced(fakes, "least-loaded")
+    assert of_sessions(balanced, 1, 2) == "bb"
+    fakes[1].in_flight = set(range(5))
+    assert of_sessions(balanced, 1, 3, 2) == "bab"
+
+
+@pytest.mark.parametrize("balance", ["round-robin", "least-loaded"])
+def test_by_number_all_workers_agree_whatever_they_have_sent(balance):
+    fakes = [Fake("a", 9), Fake("b")]
+    for first in (0, 1):
+        balanced = Balanced(fakes, balance, first, by_number=True)
+        assert of_sessions(balanced, 0, 1, 5, 4, 1) == "abbab"
+
+
+def test_sessions_long_over_are_forgotten(monkeypatch):
+    monkeypatch.setattr(transport_balance, "MOST_SESSIONS", 2)
+    balanced = Balanced([Fake(name) for name in "abc"], "round-robin")
+    assert of_sessions(balanced, 1, 2, 1, 3, 1) == "abaca"  # 2 was the one not used for longest
+    assert of_sessions(balanced, 2) == "a"
+    assert len(balanced._places) == 2
 
 
 @pytest.mark.parametrize("balance", ["round-robin", "least-loaded"])
