@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tokenswarm import __version__, cli_results, cli_study
+from tokenswarm import __version__, cli_k8s, cli_results, cli_study
 from tokenswarm.records import BadInput
 
 _EXAMPLES = """\
@@ -144,6 +144,8 @@ COMMANDS: dict[str, Command] = {
         "write a finished run in another tool's format", cli_results.export_options,
         cli_results.export,
     ),
+    "k8s": Command("render Kubernetes manifests with an image, workers, a workload of yours",
+                   cli_k8s.options, cli_k8s.k8s),
 }  # fmt: skip
 
 

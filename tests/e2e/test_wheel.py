@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -53,12 +54,24 @@ def test_locustfiles_workloads_and_dashboards_travel_in_the_wheel(wheel: Path) -
         "tokenswarm/_data/locustfiles/stream.py",
         "tokenswarm/_data/workloads/demo.yaml",
         "tokenswarm/_data/workloads/sample_sharegpt.json",
+        "tokenswarm/_data/k8s/overlays/smoke-cpu/run.yaml",
+        "tokenswarm/_data/k8s/base/kustomization.yaml",
+        "tokenswarm/_data/workloads/kustomization.yaml",
+        "exporters/rules/kustomization.yaml",
         "exporters/web_tab.js",
         "exporters/report.html.j2",
     ):
         assert wanted in names
     assert any(n.startswith("exporters/grafana/") and n.endswith(".json") for n in names)
     assert any(n.startswith("exporters/rules/") for n in names)
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
+def test_the_wheel_renders_its_overlays(elsewhere: Path) -> None:
+    for overlay in ("smoke-cpu", "soak"):
+        shown = run(elsewhere, "k8s", "render", overlay, "--workers", "3")
+        assert shown.returncode == 0, shown.stderr
+        assert "completions: 3" in shown.stdout
 
 
 @pytest.mark.e2e

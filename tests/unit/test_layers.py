@@ -20,7 +20,8 @@ LAYERS = (
      "apart"),
     ("tokens", "prompts", "workload", "transport", "stream", "server_side", "simulator",
      "chat_template", "feed", "talks"),
-    ("generator", "users", "distributed", "study", "calibrate", "probe", "check", "launch"),
+    ("generator", "users", "distributed", "study", "calibrate", "probe", "check", "launch",
+     "k8s_render"),
     ("exporters", "cli"),
     ("locustfiles", "demo"),
 )  # fmt: skip

@@ -241,7 +241,8 @@ def test_all_mistakes_at_once_each_with_its_line() -> None:
         ("think_time: -1", "load.think_time: must be at least 0, got -1"),
         ("userz: 5", "load.userz: unknown key 'userz'. Expected one of: arrivals, burstiness, "
                      "drain, duration, max_in_flight, mode, rate_per_s, requests, speed, stages, "
-                     "steady_state, sticky_connection, think_time, trace, users. Did you mean 'users'?"),
+                     "steady_state, sticky_connection, think_time, trace, users. "
+                     "Did you mean 'users'?"),
     ],
 )  # fmt: skip
 def test_a_mistake_in_a_closed_load(text: str, problem: str) -> None:
