@@ -16,6 +16,8 @@ from urllib.parse import unquote, urlsplit
 from tokenswarm.records import BadInput
 from tokenswarm.target import Proxy, Target
 
+_WHY = {"https": ": TLS to the proxy itself is not supported"}
+
 
 def through(target: Target, environ: Mapping[str, str]) -> Target:
     """The target with the proxy that the environment names for it, if any.
@@ -27,9 +29,11 @@ def through(target: Target, environ: Mapping[str, str]) -> Target:
         return target
     parts = urlsplit(url if "://" in url else f"http://{url}")
     if parts.scheme != "http" or not parts.hostname:
+        where = f"{parts.scheme}://{parts.hostname or ''}"  # not the whole: it may hold a password
         raise BadInput(
-            f"{name}: only proxies spoken to by http:// are supported, got scheme "
-            f"'{parts.scheme}': unset it, or put the server's host into no_proxy"
+            f"{name}: the proxy {where} cannot be used{_WHY.get(parts.scheme, '')}; only proxies "
+            "spoken to by http:// are supported (https servers behind them too): name such a "
+            f"one, unset {name}, or put {target.host} into no_proxy"
         )
     try:
         port = parts.port or 80

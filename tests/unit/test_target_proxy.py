@@ -66,8 +66,21 @@ def test_no_proxy_with_addresses(no_proxy, is_direct):
 
 
 def test_a_proxy_that_cannot_be_used_is_named_without_its_password():
-    with pytest.raises(BadInput, match=r"^https_proxy: only proxies spoken to by http://") as e:
+    with pytest.raises(BadInput) as e:
         proxy_of("https://h", https_proxy="socks5://me:secret@proxy:1080")
-    assert "secret" not in str(e.value)
+    assert str(e.value) == (
+        "https_proxy: the proxy socks5://proxy cannot be used; only proxies spoken to by http:// "
+        "are supported (https servers behind them too): name such a one, unset https_proxy, or "
+        "put h into no_proxy"
+    )
+    with pytest.raises(BadInput) as e:
+        proxy_of("http://h:8000", HTTP_PROXY="https://me:secret@proxy:3128")
+    assert str(e.value) == (
+        "HTTP_PROXY: the proxy https://proxy cannot be used: TLS to the proxy itself is not "
+        "supported; only proxies spoken to by http:// are supported (https servers behind them "
+        "too): name such a one, unset HTTP_PROXY, or put h into no_proxy"
+    )
+    with pytest.raises(BadInput, match=r"^ALL_PROXY: the proxy socks5h://proxy cannot be used;"):
+        proxy_of("https://h", ALL_PROXY="socks5h://proxy")
     with pytest.raises(BadInput, match="http_proxy: Port could not be cast"):
         proxy_of("http://h", http_proxy="http://proxy:port")
