@@ -11,7 +11,9 @@ from tokenswarm.records import BadInput
 
 def options(parser: argparse.ArgumentParser) -> None:
     """Options of `tokenswarm k8s`."""
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    actions = parser.add_subparsers(
+        dest="action", metavar="ACTION", required=True, help="what to do with the manifests"
+    )
     sub = actions.add_parser("render", help="print the manifests of an overlay of k8s/")
     add = sub.add_argument
     add("overlay", metavar="OVERLAY", help="e.g. smoke-cpu, headless, webui, soak")
