@@ -8,7 +8,7 @@ import gevent
 import httptools
 import pytest
 from gevent.event import Event
-from socket_server import WHOLE
+from socket_server import WHOLE, Server, answers
 
 from tokenswarm import arrivals, backends, slo, workload
 from tokenswarm.generator import (
@@ -19,7 +19,8 @@ from tokenswarm.generator import (
     stage_bases,
 )
 from tokenswarm.records import BadInput, Outcome, Prompt
-from tokenswarm.transport import TransportError
+from tokenswarm.target import parse_url
+from tokenswarm.transport import Timeouts, Transport, TransportError
 
 NS = 1_000_000_000
 HEAD = """
@@ -341,6 +342,21 @@ def test_the_first_prompt_that_cannot_be_made_is_said_before_anything_is_sent():
         share.generator.prepare()
     share.generator.close()
     assert share.wire.sent == 0
+
+
+# -- a busy server -----------------------------------------------------------------------------
+
+
+def test_a_busy_servers_date_is_waited_for_by_its_own_clock():
+    busy = (
+        b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\nDate: Sun, 06 Nov 1994 08:49:37 GMT\r\n"
+        b"Retry-After: Sun, 06 Nov 1994 08:49:38 GMT\r\n\r\n"
+    )
+    with Server(answers(busy, WHOLE)) as server:
+        wire = Transport(parse_url(server.url), Timeouts())
+        share = Share("load: {users: 1, requests: 1}\nretry: {max: 1}", wire=wire).run()
+    assert [(r.outcome, r.retries) for r in share.records] == [(Outcome.OK, 1)]
+    assert 1.0 <= share.stats.retry_wait_ns / NS < 20.0  # unasked it would have been 0.5 s
 
 
 # -- SLOs --------------------------------------------------------------------------------------
