@@ -39,7 +39,9 @@ logger = logging.getLogger(__name__)
 _HEADER = struct.Struct("!?I")  # request: in a hurry; answer: it is an error; then the length
 _PIPE_BYTES = 1 << 20
 _NICE = 10  # a tenth of a core that the loop wants too: a late request is said, a late read is not
+# gevent's own would make a hub for the child, and leave closing to it.
 _fork: Callable[[], int] = gevent.monkey.get_original("os", "fork")
+_close: Callable[[int], None] = gevent.monkey.get_original("os", "close")
 
 
 class Apart:
@@ -188,7 +190,7 @@ def _let_go(kept: set[int]) -> None:
         with contextlib.suppress(OSError):
             is_file = str(link.readlink()).startswith("/")
             if fd > 2 and fd not in kept and not is_file:
-                os.close(fd)
+                _close(fd)
 
 
 def _be_idle(idle: bool) -> bool:

@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import gevent
-from gevent import get_hub
 
 from tokenswarm import server_side_names as names
+from tokenswarm.offload import offload
 from tokenswarm.records import Outcome
 from tokenswarm.server_side_names import Distribution, Reading
 from tokenswarm.target import Target, parse_url
@@ -151,7 +151,7 @@ class Page:
             return self._failed(f"{e.outcome.value}: {e.text}")
         if answer.status != 200:
             return self._failed(f"HTTP {answer.status}")
-        reading = get_hub().threadpool.apply(names.read, (bytes(answer.body),))
+        reading = offload(names.read, bytes(answer.body))
         if reading.empty:
             return self._failed("no metric of an engine that is known here")
         self.reading, self.problem = reading, None

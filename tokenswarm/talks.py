@@ -15,9 +15,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from gevent import get_hub
-
 from tokenswarm.feed import Item
+from tokenswarm.offload import offload
 from tokenswarm.records import Prompt, Request
 
 STAGE_SESSIONS = 1_000_000  # session numbers that a stage may use
@@ -56,8 +55,7 @@ class Talk:
         self._left -= 1
         if self._ready:
             return self._ready.popleft()
-        item: Item = get_hub().threadpool.apply(self._make)
-        return item
+        return offload(self._make)
 
     def _make(self) -> Item:
         assert self._build is not None

@@ -3,6 +3,8 @@
 import os
 import signal
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import gevent
@@ -148,6 +150,34 @@ def test_a_child_does_not_outlive_its_parent():
     os.close(write)
     for _ in range(500):
         if gone(child) or "State:\tZ" in Path(f"/proc/{child}/status").read_text():
+            return
+        gevent.sleep(0.01)
+    raise AssertionError("still there")
+
+
+PATCHED = """
+import gevent.monkey
+gevent.monkey.patch_all()
+import os
+from tokenswarm.apart import Apart
+work = Apart(list)
+work([1])
+print(work.pid, *(os.readlink(f"/proc/{work.pid}/fd/{n}").partition(":")[0]
+                  for n in os.listdir(f"/proc/{work.pid}/fd") if int(n) > 2), flush=True)
+os._exit(0)
+"""
+
+
+def test_under_gevents_patches_too_the_child_closes_what_it_inherited_and_ends():
+    """gevent's os.close leaves closing to a hub, and the child has none."""
+    said = subprocess.run(
+        [sys.executable, "-c", PATCHED], capture_output=True, text=True, check=True, timeout=30
+    ).stdout.split()
+    child, held = int(said[0]), said[1:]
+    assert "anon_inode" not in held
+    assert held.count("pipe") == 2
+    for _ in range(500):
+        if gone(child):
             return
         gevent.sleep(0.01)
     raise AssertionError("still there")
