@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from bisect import bisect_left
 from collections.abc import Callable, Generator, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tokenswarm.prompts.corpus import Corpus
 from tokenswarm.prompts.index import WORD_EDGE, Index, splice
@@ -24,6 +24,7 @@ from tokenswarm.records import BadInput
 _log = logging.getLogger(__name__)
 RULES = "exact-2"
 _STARTS_TRIED = 8
+_NEAR_THE_FLOOR = 16  # tokens of room below which a salt is counted, whatever others count
 _MOVES = 7
 _FILL_MOST = 16
 _FINE_CHARS = 32
@@ -61,13 +62,15 @@ class Context:
     """What the server adds around a text.
 
     wrap gives the whole, through the template itself; short gives what counts the same but for
-    left_out tokens, by putting texts together. name says in messages what takes the room.
+    left_out tokens, by putting texts together. name says in messages what takes the room. base
+    is what this and a salt count, where that seems to be the same for every salt.
     """
 
     wrap: Callable[[str], str]
     short: Callable[[str], str]
     left_out: int = 0
     name: str = AROUND
+    base: int | None = None
 
 
 @dataclass(slots=True)
@@ -192,6 +195,15 @@ def calibrate(cutter: Cutter, context: Context) -> None:
     cutter.fillers = tuple(w for w in _FILLERS if _adds_one(cutter, context, w))
 
 
+def with_base(cutter: Cutter, context: Context, salts: Sequence[str]) -> Context:
+    """The context with what these salts count in it, when all count the same.
+
+    Only a first guess: what is accepted was counted whole.
+    """
+    counts = set(cutter.lengths([context.short(salt.rstrip()) for salt in salts]))
+    return replace(context, base=counts.pop() + context.left_out) if len(counts) == 1 else context
+
+
 def _adds_one(cutter: Cutter, context: Context, word: str) -> bool:
     for base in ("Hello there", "What is 17 x 4?", "a list:\n- one\n- two."):
         texts = [context.short(base + f" {word}" * n) for n in range(9)]
@@ -241,8 +253,11 @@ class _Search:
     def steps(self, passage: int | None) -> Counts:
         cutter, context = self.cutter, self.context
         bare = self.salt.rstrip()
+        known = context.base if self.salt and not self.full else None
         if self.full:
             (base,) = yield [context.wrap(bare)]
+        elif known is not None and self.want - known > _NEAR_THE_FLOOR:
+            base = known
         else:
             (base,) = yield [context.short(bare)]
             base += context.left_out

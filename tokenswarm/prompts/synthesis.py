@@ -24,6 +24,7 @@ _AT_ONCE = 256  # searches that share a call of the tokenizer: bounds the memory
 _PROBE_TOKENS = 40
 _LEAST_BYTES = 1 << 17
 _BYTES_PER_TOKEN = 16  # twice what a token takes, and text for two prompts
+_SALTS_TRIED = 24
 _MOST_TOKENS = 1 << 20  # longest prompt that text is made ready for
 FROM_DATASET = "from-dataset"
 
@@ -82,6 +83,9 @@ class Synthesis:
         if prompts.shared_prefix_tokens:
             self.prefixes = self._open_prefixes(workload)
             self.salter = salt.Salter(self.prefixes.members, workload.seed, workload.nonce)
+        elif self.salted:
+            some = [self.salter.probe(k) for k in range(_SALTS_TRIED)]
+            self.context = exact.with_base(self.cutter, self.context, some)
         template = tokenizer.template.digest if tokenizer.template else ""
         self.digest = digest_of(
             *(CORPUS_RULES, index.RULES, salt.RULES, exact.RULES),
