@@ -7,6 +7,7 @@ hub; nothing knows what the instants are for.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import time
@@ -20,6 +21,7 @@ _TFD_NONBLOCK = os.O_NONBLOCK
 _TFD_CLOEXEC = os.O_CLOEXEC
 _TFD_TIMER_ABSTIME = 1
 _READ_EVENT = 1
+_STARVED_SHARE = 0.05
 NS = 1_000_000_000
 
 
@@ -86,3 +88,59 @@ class StepWatch:
         step = offset - self._offset_ns
         self._offset_ns = offset
         return step
+
+
+class LoopClock:
+    """How late the loop is, to tell our own lag from a server that batches.
+
+    Late by its own turns, or because the machine gave this process no CPU: then a turn is short
+    and events piled up all the same. The kernel counts how long a process waited for a CPU.
+    """
+
+    def __init__(self) -> None:
+        self._schedstat = -1
+        with contextlib.suppress(OSError):  # not every kernel keeps it
+            self._schedstat = os.open("/proc/self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+        self._waited = (time.monotonic_ns(), self._waited_ns())
+        self.turn_start_ns = time.monotonic_ns()
+        self.last_turn_ns = 0
+        loop = get_hub().loop
+        self._check = loop.check()
+        self._check.start(self._turn_starts)
+        self._prepare = loop.prepare()
+        self._prepare.start(self._turn_ends)
+
+    def _turn_starts(self) -> None:
+        self.turn_start_ns = time.monotonic_ns()
+
+    def _turn_ends(self) -> None:
+        self.last_turn_ns = time.monotonic_ns() - self.turn_start_ns
+
+    def lag_ns(self) -> int:
+        """Longest that an event may have waited unread; called for suspicious reads only.
+
+        That is the turn before, or this one so far, or how long the process waited for a CPU
+        since the last call, when that was no negligible share of the time.
+        """
+        now, waited = time.monotonic_ns(), self._waited_ns()
+        then, waited_then = self._waited
+        self._waited = (now, waited)
+        starved = waited - waited_then
+        if starved < _STARVED_SHARE * (now - then):
+            starved = 0
+        return max(self.last_turn_ns, now - self.turn_start_ns, starved)
+
+    def _waited_ns(self) -> int:
+        """Time that this process waited for a CPU so far; 0 where the kernel does not say."""
+        try:
+            return int(os.pread(self._schedstat, 128, 0).split()[1])
+        except (OSError, IndexError, ValueError):
+            return 0
+
+    def close(self) -> None:
+        """Stop watching the loop."""
+        self._check.stop()
+        self._prepare.stop()
+        if self._schedstat >= 0:
+            os.close(self._schedstat)
+            self._schedstat = -1

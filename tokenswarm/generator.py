@@ -31,7 +31,7 @@ from gevent.pool import Group
 from tokenswarm import arrivals, slo
 from tokenswarm.apart import Apart
 from tokenswarm.backends import Backend
-from tokenswarm.clock import Alarm
+from tokenswarm.clock import Alarm, LoopClock
 from tokenswarm.feed import Feed, Item
 from tokenswarm.measure import METRICS
 from tokenswarm.offload import offload
@@ -39,8 +39,10 @@ from tokenswarm.records import Outcome, Prompt, Record
 from tokenswarm.snapshot import Snapshot, StageStats
 from tokenswarm.stream import Stream, settle
 from tokenswarm.talks import Talk, maker, stage_sessions
-from tokenswarm.transport import Connection, LoopClock, Transport, TransportError
+from tokenswarm.transport import Transport
 from tokenswarm.transport_balance import Balanced
+from tokenswarm.transport_connection import Connection
+from tokenswarm.transport_errors import TransportError
 from tokenswarm.transport_held import Held
 
 NS = 1_000_000_000

@@ -13,9 +13,12 @@ from typing import Any
 import gevent
 
 from tokenswarm.backends import Backend
+from tokenswarm.clock import LoopClock
 from tokenswarm.records import BadInput, Outcome, Prompt, Record
 from tokenswarm.stream import Stream, settle
-from tokenswarm.transport import Connection, LoopClock, Transport, TransportError
+from tokenswarm.transport import Transport
+from tokenswarm.transport_connection import Connection
+from tokenswarm.transport_errors import TransportError
 
 _POLL_S = 0.5
 

@@ -24,7 +24,9 @@ from tokenswarm.offload import offload
 from tokenswarm.records import Outcome
 from tokenswarm.server_side_names import Distribution, Reading
 from tokenswarm.target import Target, parse_url
-from tokenswarm.transport import AnswerError, Timeouts, Transport, TransportError
+from tokenswarm.transport import Transport
+from tokenswarm.transport_answer import Timeouts
+from tokenswarm.transport_errors import AnswerError, TransportError
 
 logger = logging.getLogger(__name__)
 MAX_PAGE_BYTES = 16 << 20
@@ -35,7 +37,7 @@ _SHOWN_QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 
 
 class Document:
-    """An answer that is one document; see transport.Answer."""
+    """An answer that is one document; see transport_answer.Answer."""
 
     def __init__(self) -> None:
         self.read_ns = 0

@@ -21,12 +21,13 @@ import orjson
 
 from tokenswarm.backends import Backend, Reader
 from tokenswarm.backends.openai_common import error_text
+from tokenswarm.clock import LoopClock
 from tokenswarm.lookalike import Lookalike, decode
 from tokenswarm.measure import spread_lagged
 from tokenswarm.records import Outcome, Record, TokenEvent, Usage
 from tokenswarm.sse import EventTooLong, LineParser, SseParser
 from tokenswarm.stream_retry import retry_after_s
-from tokenswarm.transport import AnswerError, LoopClock, TransportError
+from tokenswarm.transport_errors import AnswerError, TransportError
 
 LAG_NS = 1_000_000  # a loop turn longer than this may have let events pile up
 _KEPT_BODY_BYTES = 65536
@@ -42,7 +43,7 @@ _LOOK_EVENTS = 1024  # how often that is looked at
 
 
 class Stream:
-    """The answer to one request; see transport.Answer for the attributes a connection reads."""
+    """The answer to one request; see transport_answer.Answer for what a connection reads of it."""
 
     __slots__ = (
         "_alike", "_body", "_clock", "_closes", "_foot", "_head", "_headers", "_inflate",

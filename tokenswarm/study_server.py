@@ -15,8 +15,9 @@ from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
 
-from tokenswarm import backends, target, transport
+from tokenswarm import backends, target
 from tokenswarm import server_side_names as names
+from tokenswarm.transport_open import tls_context
 
 _TIMEOUT_S = 10.0
 _POLL_S = 0.1
@@ -75,7 +76,7 @@ def _get(work: Any, to: target.Target, path: str) -> tuple[int, bytes]:
         headers["Authorization"] = f"Bearer {key}"
     handlers: list[Any] = [ProxyHandler({})]  # requests go to the server itself as well
     if to.tls:
-        tls = transport.tls_context(work.backend.ca_file, work.backend.insecure)
+        tls = tls_context(work.backend.ca_file, work.backend.insecure)
         handlers.append(HTTPSHandler(context=tls))
     name = f"[{to.host}]" if ":" in to.host else to.host
     url = f"http{'s' if to.tls else ''}://{name}:{to.port}{to.path(path)}"

@@ -19,7 +19,8 @@ from typing import Any
 
 import gevent
 
-from tokenswarm.transport import Connection, Transport
+from tokenswarm.transport import Transport
+from tokenswarm.transport_connection import Connection
 from tokenswarm.transport_held import Held
 
 BALANCES = ("round-robin", "least-loaded")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tokenswarm.transport import Connection
+    from tokenswarm.transport_connection import Connection
 
 
 class Held:

@@ -14,7 +14,7 @@ import httptools
 from tokenswarm import backends, target, workload
 from tokenswarm.records import Outcome, Record
 from tokenswarm.stream import Stream, settle
-from tokenswarm.transport import Connection
+from tokenswarm.transport_connection import Connection
 
 WORKLOAD = """
 backend: {kind: KIND, model: m}

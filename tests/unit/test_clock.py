@@ -7,7 +7,7 @@ import gevent
 import pytest
 
 from tokenswarm import clock
-from tokenswarm.clock import Alarm, StepWatch
+from tokenswarm.clock import Alarm, LoopClock, StepWatch
 
 MS = 1_000_000
 
@@ -82,3 +82,20 @@ def test_a_step_of_the_wall_clock_is_seen_once(monkeypatch):
     Set.by = -50 * MS
     assert abs(watch.step_ns() + 50 * MS) < 2 * MS
     assert abs(watch.step_ns()) < 2 * MS
+
+
+def test_the_loop_clock_sees_a_loop_that_was_held():
+    clock = LoopClock()
+    try:
+        gevent.sleep(0.01)
+        lags = []
+        for _ in range(20):
+            gevent.sleep(0.005)
+            lags.append(clock.lag_ns())
+        time.sleep(0.2)
+        during = clock.lag_ns()
+        gevent.sleep(0)
+    finally:
+        clock.close()
+    assert during >= 200_000_000
+    assert sorted(lags)[10] < during / 20

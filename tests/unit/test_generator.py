@@ -20,7 +20,9 @@ from tokenswarm.generator import (
 )
 from tokenswarm.records import BadInput, Outcome, Prompt
 from tokenswarm.target import parse_url
-from tokenswarm.transport import Timeouts, Transport, TransportError
+from tokenswarm.transport import Transport
+from tokenswarm.transport_answer import Timeouts
+from tokenswarm.transport_errors import TransportError
 
 NS = 1_000_000_000
 HEAD = """

@@ -11,7 +11,8 @@ from stream_play import backend
 from tokenswarm import probe
 from tokenswarm.records import BadInput, Outcome, Prompt
 from tokenswarm.target import parse_url
-from tokenswarm.transport import Timeouts, Transport
+from tokenswarm.transport import Transport
+from tokenswarm.transport_answer import Timeouts
 
 PROMPT = Prompt(-1, 8, 1, text="one two")
 

@@ -8,7 +8,7 @@ from stream_play import END, backend, chunk, head, play
 
 from tokenswarm.records import Outcome, Record, TokenEvent
 from tokenswarm.stream import Stream, settle
-from tokenswarm.transport import TransportError
+from tokenswarm.transport_errors import TransportError
 
 SSE = head(200, "text/event-stream")
 COMPLETIONS = "openai-completions"

@@ -9,11 +9,13 @@ from stream_play import backend
 from test_transport import PATIENT
 
 from tokenswarm import transport
+from tokenswarm.clock import LoopClock
 from tokenswarm.records import Outcome
 from tokenswarm.stream import Stream
 from tokenswarm.target import parse_url
-from tokenswarm.transport import LoopClock, Transport, TransportError
+from tokenswarm.transport import Transport
 from tokenswarm.transport_balance import Balanced
+from tokenswarm.transport_errors import TransportError
 from tokenswarm.transport_held import Held
 
 

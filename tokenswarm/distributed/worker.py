@@ -25,16 +25,7 @@ from typing import Any
 import gevent
 from gevent import get_hub
 
-from tokenswarm import (
-    backends,
-    prompts,
-    server_side,
-    target,
-    target_proxy,
-    tokens,
-    transport,
-    workload,
-)
+from tokenswarm import backends, prompts, server_side, target, target_proxy, tokens, workload
 from tokenswarm.clock import StepWatch
 from tokenswarm.distributed import processes
 from tokenswarm.distributed.spool import Spool
@@ -42,8 +33,11 @@ from tokenswarm.generator import Generator
 from tokenswarm.offload import offload
 from tokenswarm.records import BadInput, Outcome, Record
 from tokenswarm.stream_secrets import redactor
+from tokenswarm.transport import Transport
+from tokenswarm.transport_answer import Timeouts
 from tokenswarm.transport_balance import Balanced
 from tokenswarm.transport_limits import make_room
+from tokenswarm.transport_open import tls_context
 
 logger = logging.getLogger(__name__)
 NS = 1_000_000_000
@@ -370,24 +364,22 @@ def open_prompts(work: Any) -> tuple[Any, Any]:
     return prompts.open_source(work, tokenizer=tokenizer), tokenizer
 
 
-def make_transports(work: Any, host: str) -> list[transport.Transport]:
+def make_transports(work: Any, host: str) -> list[Transport]:
     """A transport for each base URL of a workload, which is host's unless backend.urls has some.
 
     Raises BadInput for a bad URL, CA file, proxy or missing key.
     """
     limits = work.timeouts
-    timeouts = transport.Timeouts(limits.connect, limits.first_token, limits.stall, limits.total)
+    timeouts = Timeouts(limits.connect, limits.first_token, limits.stall, limits.total)
     headers, keep_alive = _headers(work), work.backend.connection != "new"
     targets = [
         target_proxy.through(target.parse_url(url), os.environ)
         for url in (work.backend.urls or (host,))
     ]
-    return [
-        transport.Transport(to, timeouts, headers, _tls(work, to), keep_alive) for to in targets
-    ]
+    return [Transport(to, timeouts, headers, _tls(work, to), keep_alive) for to in targets]
 
 
-def make_transport(work: Any, host: str, k: int = 0) -> transport.Transport | Balanced:
+def make_transport(work: Any, host: str, k: int = 0) -> Transport | Balanced:
     """What worker k sends a workload's requests with. Raises BadInput as make_transports."""
     transports = make_transports(work, host)
     if len(transports) == 1:
@@ -396,7 +388,7 @@ def make_transport(work: Any, host: str, k: int = 0) -> transport.Transport | Ba
 
 
 def _tls(work: Any, to: target.Target) -> Any:
-    return transport.tls_context(work.backend.ca_file, work.backend.insecure) if to.tls else None
+    return tls_context(work.backend.ca_file, work.backend.insecure) if to.tls else None
 
 
 def sockets_of(work: Any, k: int, n: int) -> int | None:
@@ -423,11 +415,11 @@ def _headers(work: Any) -> tuple[tuple[str, str], ...]:
     return headers
 
 
-def make_metrics_transport(work: Any, to: target.Target, same: bool) -> transport.Transport:
+def make_metrics_transport(work: Any, to: target.Target, same: bool) -> Transport:
     """A transport for an engine's metrics; the server's key goes along only to the same server."""
     headers = _headers(work) if same else ()
     to = target_proxy.through(to, os.environ)
-    return transport.Transport(to, server_side.TIMEOUTS, headers, _tls(work, to))
+    return Transport(to, server_side.TIMEOUTS, headers, _tls(work, to))
 
 
 def fire_request(environment: Any) -> Callable[[Record, str], None]:
