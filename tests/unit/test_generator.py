@@ -11,13 +11,8 @@ from gevent.event import Event
 from socket_server import WHOLE, Server, answers
 
 from tokenswarm import arrivals, backends, slo, workload
-from tokenswarm.generator import (
-    STAGE_INDICES,
-    Generator,
-    closed_indices,
-    slots_of,
-    stage_bases,
-)
+from tokenswarm.generator import Generator
+from tokenswarm.generator_share import STAGE_INDICES, closed_indices, slots_of, stage_bases
 from tokenswarm.records import BadInput, Outcome, Prompt
 from tokenswarm.target import parse_url
 from tokenswarm.transport import Transport
@@ -380,7 +375,7 @@ def test_a_fault_of_our_own_in_a_user_ends_the_run_and_is_raised(monkeypatch, ca
     def broken(*_):
         raise ZeroDivisionError("ours")
 
-    monkeypatch.setattr(share.generator, "_issue", broken)
+    monkeypatch.setattr(share.generator.sender, "issue", broken)
     with pytest.raises(ZeroDivisionError, match="ours"):
         share.run()
     assert "ZeroDivisionError" in capfd.readouterr().err  # gevent prints where it was

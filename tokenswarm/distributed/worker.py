@@ -255,9 +255,7 @@ class WorkerAgent:
         snapshot = generator.snapshot
         snapshot.live_tokens = generator.live_tokens
         snapshot.health.in_flight = generator.in_flight
-        snapshot.health.users = (
-            generator.active_slots if generator.load.mode == "closed" else generator.in_flight
-        )
+        snapshot.health.users = generator.users
 
     # -- the end -------------------------------------------------------------------------------
 
