@@ -96,6 +96,11 @@ class Run:
         """Indices of the stages that count: all but warm-up."""
         return [i for i, stage in enumerate(self.stages) if not stage.warmup]
 
+    def fault(self, code: str, detail: str) -> None:
+        """What makes the run invalid, once."""
+        if (code, detail) not in self.faults:
+            self.faults.append((code, detail))
+
     def window(self) -> tuple[float, float] | None:
         """The measured window in seconds since the plan's start; None before it is known.
 

@@ -30,8 +30,9 @@ from locust.runners import LocalRunner, MasterRunner, WorkerRunner
 from tokenswarm import workload
 from tokenswarm.distributed import form, processes
 from tokenswarm.distributed import options as options_module
-from tokenswarm.distributed.master import SILENCE_S, Master, Outlets
+from tokenswarm.distributed.master import Master, Outlets
 from tokenswarm.distributed.options import Options
+from tokenswarm.distributed.watch import SILENCE_S
 from tokenswarm.distributed.worker import WorkerAgent, fire_request
 from tokenswarm.records import BadInput
 
