@@ -10,47 +10,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import orjson
-
 from tokenswarm.backends import openai_common as common
-from tokenswarm.backends import options
-from tokenswarm.records import BadInput, Prompt, Request, TokenEvent, Usage
+from tokenswarm.backends.base import Protocol
+from tokenswarm.records import Prompt, TokenEvent, Usage
 
 _OLD_REASONS = {"stopped_limit": "limit", "stopped_eos": "eos", "stopped_word": "word"}
 
 
-class LlamaCpp:
+class LlamaCpp(Protocol):
     """The /completion protocol for one workload; see backends.Backend."""
 
-    health_path = "/health"
-    models_path = "/v1/models"
-    metrics_path = "/metrics"
-    streams = True
-    stateless = True
-    closes = False
-    lines = False
-    notes: tuple[str, ...] = ()
+    generate_path = "/completion"
 
-    def __init__(self, workload: Any) -> None:
-        options.read(workload, {})
-        self.workload = workload
-        self.path: str = workload.backend.path or "/completion"
-
-    def build(self, prompt: Prompt) -> Request:
-        """A streaming request; extra_body merges into the body."""
-        return Request(self.path, orjson.dumps(self._body(prompt, prompt.output_tokens)))
-
-    def probe(self, prompt: Prompt) -> Request:
-        """The same for exactly one output token."""
-        return Request(self.path, orjson.dumps(self._body(prompt, 1)))
-
-    def _body(self, prompt: Prompt, length: int | None) -> dict[str, Any]:
-        asked: Any = prompt.text if prompt.token_ids is None else prompt.token_ids
-        if asked is None:
-            raise BadInput(
-                "backend.kind: 'llamacpp' sends one text, but this prompt source makes messages: "
-                "use backend.kind: openai-chat"
-            )
+    def body(self, prompt: Prompt, length: int | None) -> dict[str, Any]:
+        """What is asked; extra_body merges into it."""
+        asked = self.text_or_ids(prompt)
         body: dict[str, Any] = {"prompt": asked, "stream": True, "return_tokens": True}
         if length is not None:
             body["n_predict"] = length

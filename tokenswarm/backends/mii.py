@@ -14,20 +14,17 @@ from urllib.parse import quote
 import orjson
 
 from tokenswarm.backends import openai_common as common
-from tokenswarm.backends import options
-from tokenswarm.records import BadInput, Prompt, Request, TokenEvent, Usage
+from tokenswarm.backends.base import Protocol
+from tokenswarm.records import BadInput, Prompt, TokenEvent, Usage
 
 
-class Mii:
+class Mii(Protocol):
     """The REST gateway for one workload; backend.model is the deployment's name."""
 
     health_path = "/"
     models_path = "/"
-    metrics_path = "/metrics"
     streams = False
-    stateless = True
     closes = True
-    lines = False
     notes: tuple[str, ...] = (
         "backend.kind: mii: the REST gateway does not stream, so an answer is one event: TTFT is "
         "the time of the whole answer, ITL and TPOT are not defined; its OpenAI server streams "
@@ -35,20 +32,11 @@ class Mii:
     )
 
     def __init__(self, workload: Any) -> None:
-        options.read(workload, {})
-        self.workload = workload
-        name = quote(workload.backend.model, safe="")
-        self.path: str = workload.backend.path or f"/mii/{name}"
+        self.generate_path = f"/mii/{quote(workload.backend.model, safe='')}"
+        super().__init__(workload)
 
-    def build(self, prompt: Prompt) -> Request:
-        """A request for the prompt's text; extra_body merges into the body."""
-        return Request(self.path, orjson.dumps(self._body(prompt, prompt.output_tokens)))
-
-    def probe(self, prompt: Prompt) -> Request:
-        """The same for exactly one output token."""
-        return Request(self.path, orjson.dumps(self._body(prompt, 1)))
-
-    def _body(self, prompt: Prompt, length: int | None) -> dict[str, Any]:
+    def body(self, prompt: Prompt, length: int | None) -> dict[str, Any]:
+        """What is asked; extra_body merges into it."""
         if prompt.text is None:
             raise BadInput(
                 "backend.kind: 'mii' sends one text, but this prompt source makes messages or "

@@ -9,39 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import orjson
-
 from tokenswarm.backends import openai_common as common
-from tokenswarm.backends import options
-from tokenswarm.records import BadInput, Prompt, Request, TokenEvent
+from tokenswarm.records import BadInput, Prompt, TokenEvent
 
 
-class OpenAIChat:
+class OpenAIChat(common.OpenAI):
     """The chat protocol for one workload; see backends.Backend."""
 
-    health_path = "/health"
-    models_path = "/v1/models"
-    metrics_path = "/metrics"
-    streams = True
-    stateless = True
-    closes = False
-    lines = False
-    notes: tuple[str, ...] = ()
+    generate_path = "/v1/chat/completions"
 
-    def __init__(self, workload: Any) -> None:
-        options.read(workload, common.OPTIONS)
-        self.workload = workload
-        self.path: str = workload.backend.path or "/v1/chat/completions"
-
-    def build(self, prompt: Prompt) -> Request:
-        """A streaming request for the prompt's messages."""
-        return Request(self.path, orjson.dumps(self._body(prompt)))
-
-    def probe(self, prompt: Prompt) -> Request:
-        """The same for exactly one output token."""
-        return Request(self.path, orjson.dumps(common.one_token(self._body(prompt), self.workload)))
-
-    def _body(self, prompt: Prompt) -> dict[str, Any]:
+    def body(self, prompt: Prompt, length: int | None) -> dict[str, Any]:
+        """Fields in common, and the prompt; extra_body merges into it."""
         messages = prompt.messages
         if messages is None:
             if prompt.text is None:
@@ -50,7 +28,7 @@ class OpenAIChat:
                     "openai-completions, or leave as_token_ids out"
                 )
             messages = ({"role": "user", "content": prompt.text},)
-        body = common.fields(self.workload, prompt)
+        body = common.fields(self.workload, length)
         body["messages"] = messages
         kwargs = getattr(self.workload.tokenizer, "chat_template_kwargs", None)
         if kwargs:

@@ -14,8 +14,9 @@ from typing import Any
 
 import orjson
 
+from tokenswarm.backends.base import Protocol
 from tokenswarm.backends.options import Option
-from tokenswarm.records import Prompt, TokenEvent, Usage
+from tokenswarm.records import Prompt, Request, TokenEvent, Usage
 
 DONE = b"[DONE]"
 OPTIONS = {
@@ -23,16 +24,27 @@ OPTIONS = {
 }
 
 
-def fields(workload: Any, prompt: Prompt) -> dict[str, Any]:
+class OpenAI(Protocol):
+    """What completions and chat have in common; see backends.Backend."""
+
+    known = OPTIONS
+
+    def probe(self, prompt: Prompt) -> Request:
+        """The same request for exactly one output token, whatever extra_body says."""
+        body = one_token(self.body(prompt, prompt.output_tokens), self.workload)
+        return Request(self.path, orjson.dumps(body))
+
+
+def fields(workload: Any, length: int | None) -> dict[str, Any]:
     """Request members that completions and chat have in common."""
     backend, prompts = workload.backend, workload.prompts
     body: dict[str, Any] = {"model": backend.model, "stream": True}
     if backend.include_usage:
         body["stream_options"] = {"include_usage": True}
-    if prompt.output_tokens is not None:
-        body[backend.options.get("max_tokens_field", "max_tokens")] = prompt.output_tokens
+    if length is not None:
+        body[backend.options.get("max_tokens_field", "max_tokens")] = length
         if prompts.exact_output:
-            body["min_tokens"] = prompt.output_tokens
+            body["min_tokens"] = length
             body["ignore_eos"] = True
     return body
 

@@ -5,46 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import orjson
-
 from tokenswarm.backends import openai_common as common
-from tokenswarm.backends import options
-from tokenswarm.records import BadInput, Prompt, Request, TokenEvent
+from tokenswarm.records import Prompt, TokenEvent
 
 
-class OpenAICompletions:
+class OpenAICompletions(common.OpenAI):
     """The completions protocol for one workload; see backends.Backend."""
 
-    health_path = "/health"
-    models_path = "/v1/models"
-    metrics_path = "/metrics"
-    streams = True
-    stateless = True
-    closes = False
-    lines = False
-    notes: tuple[str, ...] = ()
+    generate_path = "/v1/completions"
 
-    def __init__(self, workload: Any) -> None:
-        options.read(workload, common.OPTIONS)
-        self.workload = workload
-        self.path: str = workload.backend.path or "/v1/completions"
-
-    def build(self, prompt: Prompt) -> Request:
-        """A streaming request for the prompt's text or token ids."""
-        return Request(self.path, orjson.dumps(self._body(prompt)))
-
-    def probe(self, prompt: Prompt) -> Request:
-        """The same for exactly one output token."""
-        return Request(self.path, orjson.dumps(common.one_token(self._body(prompt), self.workload)))
-
-    def _body(self, prompt: Prompt) -> dict[str, Any]:
-        asked: Any = prompt.text if prompt.token_ids is None else prompt.token_ids
-        if asked is None:
-            raise BadInput(
-                "backend.kind: 'openai-completions' sends one text, but this prompt source makes "
-                "messages: use backend.kind: openai-chat"
-            )
-        body = common.fields(self.workload, prompt)
+    def body(self, prompt: Prompt, length: int | None) -> dict[str, Any]:
+        """Fields in common, and the prompt; extra_body merges into it."""
+        asked = self.text_or_ids(prompt)
+        body = common.fields(self.workload, length)
         body["prompt"] = asked
         return common.merge(body, self.workload.backend.extra_body)
 

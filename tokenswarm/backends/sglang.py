@@ -11,43 +11,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import orjson
-
 from tokenswarm.backends import openai_common as common
-from tokenswarm.backends import options
+from tokenswarm.backends.base import Protocol
 from tokenswarm.backends.cumulative import Growth
 from tokenswarm.backends.options import Option
-from tokenswarm.records import BadInput, Prompt, Request, TokenEvent, Usage
+from tokenswarm.records import BadInput, Prompt, TokenEvent, Usage
 
 OPTIONS = {"cumulative": Option(bool, True, "each event repeats the text so far")}
 
 
-class SGLang:
+class SGLang(Protocol):
     """The /generate protocol for one workload; see backends.Backend."""
 
-    health_path = "/health"
-    models_path = "/v1/models"
-    metrics_path = "/metrics"
-    streams = True
+    generate_path = "/generate"
+    known = OPTIONS
     stateless = False
-    closes = False
-    lines = False
-    notes: tuple[str, ...] = ()
 
-    def __init__(self, workload: Any) -> None:
-        self.workload = workload
-        self.path: str = workload.backend.path or "/generate"
-        self._cumulative = options.read(workload, OPTIONS)["cumulative"]
-
-    def build(self, prompt: Prompt) -> Request:
-        """A streaming request; extra_body merges into `sampling_params`."""
-        return Request(self.path, orjson.dumps(self._body(prompt, prompt.output_tokens)))
-
-    def probe(self, prompt: Prompt) -> Request:
-        """The same for exactly one output token."""
-        return Request(self.path, orjson.dumps(self._body(prompt, 1)))
-
-    def _body(self, prompt: Prompt, length: int | None) -> dict[str, Any]:
+    def body(self, prompt: Prompt, length: int | None) -> dict[str, Any]:
+        """What is asked; extra_body merges into it."""
         sampling: dict[str, Any] = {}
         if length is not None:
             sampling["max_new_tokens"] = length
@@ -69,7 +50,7 @@ class SGLang:
 
     def reader(self) -> Callable[[bytes, str], TokenEvent]:
         """A reader of one answer, which knows its text and token count so far."""
-        growth = Growth("backend.options.cumulative") if self._cumulative else None
+        growth = Growth("backend.options.cumulative") if self.options["cumulative"] else None
         counted = 0
 
         def parse(data: bytes, name: str) -> TokenEvent:

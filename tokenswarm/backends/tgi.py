@@ -10,29 +10,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import orjson
-
 from tokenswarm.backends import openai_common as common
-from tokenswarm.backends import options
-from tokenswarm.records import BadInput, Prompt, Request, TokenEvent, Usage
+from tokenswarm.backends.base import Protocol
+from tokenswarm.records import BadInput, Prompt, TokenEvent, Usage
 
 
-class Tgi:
+class Tgi(Protocol):
     """TGI's own protocol for one workload; see backends.Backend."""
 
-    health_path = "/health"
+    generate_path = "/generate_stream"
     models_path = "/info"
-    metrics_path = "/metrics"
-    streams = True
-    stateless = True
-    closes = False
-    lines = False
 
     def __init__(self, workload: Any) -> None:
-        options.read(workload, {})
-        self.workload = workload
-        self.path: str = workload.backend.path or "/generate_stream"
-        self.notes: tuple[str, ...] = ()
+        super().__init__(workload)
         if workload.prompts.exact_output:
             self.notes = (
                 "backend.kind: tgi: TGI cannot be told to go on after the model's end of "
@@ -40,15 +30,8 @@ class Tgi:
                 "(prompts.exact_output: false accepts them)",
             )
 
-    def build(self, prompt: Prompt) -> Request:
-        """A streaming request for the prompt's text; extra_body merges into `parameters`."""
-        return Request(self.path, orjson.dumps(self._body(prompt, prompt.output_tokens)))
-
-    def probe(self, prompt: Prompt) -> Request:
-        """The same for exactly one output token."""
-        return Request(self.path, orjson.dumps(self._body(prompt, 1)))
-
-    def _body(self, prompt: Prompt, length: int | None) -> dict[str, Any]:
+    def body(self, prompt: Prompt, length: int | None) -> dict[str, Any]:
+        """What is asked; extra_body merges into it."""
         if prompt.text is None:
             raise BadInput(
                 "backend.kind: 'tgi' sends one text, but this prompt source makes messages or "

@@ -11,13 +11,11 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
 
-import orjson
-
 from tokenswarm.backends import openai_common as common
-from tokenswarm.backends import options
+from tokenswarm.backends.base import Protocol
 from tokenswarm.backends.cumulative import Growth
 from tokenswarm.backends.options import Option
-from tokenswarm.records import BadInput, Prompt, Request, TokenEvent, Usage
+from tokenswarm.records import Prompt, TokenEvent, Usage
 
 OPTIONS = {
     "prompt_field": Option(str, "text_input", "input tensor of the prompt"),
@@ -32,23 +30,19 @@ OPTIONS = {
 }
 
 
-class Triton:
+class Triton(Protocol):
     """The generate extension for one workload; see backends.Backend."""
 
+    known = OPTIONS
     health_path = "/v2/health/ready"
-    metrics_path = "/metrics"
-    streams = True
     closes = True
-    lines = False
 
     def __init__(self, workload: Any) -> None:
-        self.workload = workload
-        self._options = chosen = options.read(workload, OPTIONS)
-        model = quote(workload.backend.model, safe="")
-        self.models_path = f"/v2/models/{model}"
-        self.path: str = workload.backend.path or f"/v2/models/{model}/generate_stream"
-        self.stateless: bool = not chosen["cumulative"]
-        self.notes: tuple[str, ...] = ()
+        self.models_path = f"/v2/models/{quote(workload.backend.model, safe='')}"
+        self.generate_path = f"{self.models_path}/generate_stream"
+        super().__init__(workload)
+        chosen = self.options
+        self.stateless = not chosen["cumulative"]
         exact = workload.prompts.exact_output
         if exact and chosen["end_id"] is None and chosen["min_tokens_field"] is None:
             self.notes = (
@@ -58,22 +52,10 @@ class Triton:
                 "false",
             )
 
-    def build(self, prompt: Prompt) -> Request:
-        """A streaming request for the prompt; extra_body merges into the body."""
-        return Request(self.path, orjson.dumps(self._body(prompt, prompt.output_tokens)))
-
-    def probe(self, prompt: Prompt) -> Request:
-        """The same for exactly one output token."""
-        return Request(self.path, orjson.dumps(self._body(prompt, 1)))
-
-    def _body(self, prompt: Prompt, length: int | None) -> dict[str, Any]:
-        asked: Any = prompt.text if prompt.token_ids is None else prompt.token_ids
-        if asked is None:
-            raise BadInput(
-                "backend.kind: 'triton' sends one text, but this prompt source makes messages: "
-                "use backend.kind: openai-chat"
-            )
-        chosen = self._options
+    def body(self, prompt: Prompt, length: int | None) -> dict[str, Any]:
+        """What is asked; extra_body merges into it."""
+        asked = self.text_or_ids(prompt)
+        chosen = self.options
         body: dict[str, Any] = {chosen["prompt_field"]: asked, "stream": True}
         if length is not None:
             body[chosen["max_tokens_field"]] = length
@@ -85,7 +67,7 @@ class Triton:
 
     def reader(self) -> Callable[[bytes, str], TokenEvent]:
         """A reader of one answer; it keeps the text so far where the model repeats it."""
-        chosen = self._options
+        chosen = self.options
         text_field, finish_field = chosen["text_field"], chosen["finish_field"]
         counts = chosen["prompt_tokens_field"], chosen["output_tokens_field"]
         growth = Growth("backend.options.cumulative") if chosen["cumulative"] else None
