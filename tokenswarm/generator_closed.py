@@ -30,6 +30,8 @@ from tokenswarm.transport_held import Held
 
 _BACK_OFF_S = (0.05, 0.1, 0.2, 0.5, 1.0)
 _POLL_S = 0.02
+_SHORT_TOKENS = 1024
+_MANY_ROUNDS, _FEW_ROUNDS = 4, 2
 
 
 class ClosedLoop:
@@ -59,6 +61,11 @@ class ClosedLoop:
         self._exhausted: set[int] = set()
         self._feeds: dict[int, Feed] = {}
         self._bases = stage_bases(self._stages)
+        # All users of a wave may need their next request at once, while the core has no time to
+        # prepare: short prompts, which take little memory, are kept ready for several waves.
+        longest = share.workload.prompts.max_input_tokens
+        short = longest is not None and longest <= _SHORT_TOKENS
+        self._rounds_ahead = _MANY_ROUNDS if short else _FEW_ROUNDS
         self._in_sessions = hasattr(preparation.source, "session")
         self._talks: dict[int, Talk] = {}
         self._held: dict[int, Held] = {}  # connections of the slots' sessions
@@ -197,7 +204,7 @@ class ClosedLoop:
                 feed = self._preparation.talks(sessions, mine + 4)
             else:
                 indices = closed_indices(self._bases[stage], requests, users, share.k, share.n)
-                feed = self._preparation.requests(indices, 2 * mine + 16)
+                feed = self._preparation.requests(indices, self._rounds_ahead * mine + 16)
             self._feeds[stage] = feed
         return feed
 
