@@ -1,5 +1,8 @@
 // The LLM tab of Locust's web UI. Locust renders the tab's table; this draws what is above it:
 // state, verdict, key figures, charts, workers, errors and files. Plain SVG, no library.
+// In the start form it hides Locust's ramp-up, which starts Locust's users and no request of ours
+// (a ramp is a stage of the workload), and says whose users are meant. The field stays, out of
+// sight, with the value that Locust wants to have.
 (() => {
   "use strict";
   const base = document.currentScript.dataset.base || "";
@@ -27,6 +30,9 @@
     padding:10px 12px;box-shadow:0 4px 16px #0006}
   #ts-problem pre{white-space:pre-wrap;overflow-wrap:anywhere;margin:6px 0;font:13px/1.4 ui-monospace,monospace}
   #ts-problem button{float:right;border:1px solid var(--line);background:none;color:inherit;border-radius:4px;padding:2px 10px;cursor:pointer}
+  .MuiFormControl-root:has(input[name="spawnRate"]){display:none}
+  .MuiFormControl-root:has(input[name="userCount"])::after{font:12px/1.5 system-ui,sans-serif;opacity:.75;margin:4px 14px 0;
+    content:"Of a closed loop without stages. Stages run as the workload has them; the rate of an open loop is under Custom parameters."}
   p.MuiFormHelperText-root,.MuiAlert-message{white-space:pre-line;overflow-wrap:anywhere}`;
   const esc = (v) => String(v).replace(/[&<>"']/g, (c) => `&#${c.charCodeAt(0)};`);
   const round = (v) => (v >= 100 ? v.toFixed(0) : v >= 10 ? v.toFixed(1) : v.toFixed(2));
@@ -40,36 +46,41 @@
     { title: "Time to first token", unit: seconds, lines: three("ttft_s") },
     { title: "Inter-token latency", unit: seconds, lines: three("itl_s") },
     { title: "Output tokens per second", unit: number, lines: [["tokens/s", rate((r) => r.output_tokens_per_s)]] },
-    { title: "Requests in flight", unit: number, lines: [["in flight", (r) => r.in_flight], ["users", (r) => r.users || null]] },
-    { title: "Requests per second", unit: number, lines: [["sent", rate((r) => r.achieved_rate)], ["planned", rate((r) => r.planned_rate || null)]] },
+    { title: "Requests in flight", unit: number, lines: [["in flight", (r) => r.in_flight], ["users", (r) => r.users || null, "closed"]], wanted: "users" },
+    { title: "Requests per second", unit: number, lines: [["sent", rate((r) => r.achieved_rate)], ["planned", rate((r) => r.planned_rate || null)]], wanted: "planned" },
     { title: "Errors per second", unit: number, lines: [["failed", rate((r) => r.failed / r.seconds)], ["dropped", rate((r) => r.dropped / r.seconds)]] },
     { title: "Generator: CPU", unit: share, lines: [["busiest worker", worst("cpu")]] },
     { title: "Generator: loop lag p99", unit: seconds, lines: [["slowest worker", worst("loop_lag_p99_s")]] },
   ];
 
+  // The next value of which the half is a round number too: 309 -> 400, 0.109 -> 0.12.
+  const roundUp = (v) => { const power = 10 ** Math.floor(Math.log10(v || 1)); return [1, 1.2, 1.6, 2, 3, 4, 6, 8, 10].find((s) => s * power >= v) * power; };
   const H = 150, L = 58, R = 8, T = 8, B = 20;
-  const chart = (spec, rows, W) => {
-    const series = spec.lines.map(([name, get]) => [name, rows.map((r) => [r.offset_s, get(r)]).filter((p) => p[0] != null && p[1] != null)]);
+  // A line may be of one load mode only: in an open loop Locust's users are the requests in flight.
+  const chart = (spec, rows, W, mode) => {
+    const series = spec.lines.filter(([, , only]) => !only || only === mode).map(([name, get]) => [name, rows.map((r) => [r.offset_s, get(r)]).filter((p) => p[0] != null && p[1] != null)]);
     const all = series.flatMap(([, p]) => p);
     const shown = series.map(([n, p], i) => p.length ? `<span><i style="color:var(--c${i})">■</i> ${esc(n)} <b>${esc(spec.unit(p[p.length - 1][1]))}</b></span>` : "").join("");
     const frame = (inside) => `<div class="card chart"><h3>${esc(spec.title)}<span class="legend">${shown}</span></h3><svg viewBox="0 0 ${W} ${H}" role="img" aria-label="${esc(spec.title)}">${inside}</svg></div>`;
     if (!all.length) return frame(`<text x="${W / 2}" y="${H / 2}" text-anchor="middle">no samples yet</text>`);
     const x0 = Math.min(...all.map((p) => p[0])), x1 = Math.max(x0 + 1, ...all.map((p) => p[0]));
-    const top = Math.max(...all.map((p) => p[1])) * 1.1 || 1;
+    const top = roundUp(Math.max(...all.map((p) => p[1])) * 1.03);
     const x = (v) => L + ((W - L - R) * (v - x0)) / (x1 - x0), y = (v) => H - B - ((H - T - B) * v) / top;
     const grid = [0, 0.5, 1].map((f) => `<line x1="${L}" x2="${W - R}" y1="${y(top * f)}" y2="${y(top * f)}" stroke="var(--line)"/><text x="${L - 4}" y="${y(top * f) + 4}" text-anchor="end">${esc(spec.unit(top * f))}</text>`).join("");
     const ticks = `<text x="${L}" y="${H - 5}">${Math.round(x0)} s</text><text x="${W - R}" y="${H - 5}" text-anchor="end">${Math.round(x1)} s</text>`;
     const lines = series.map(([, p], i) => p.length === 1
       ? `<circle cx="${x(p[0][0])}" cy="${y(p[0][1])}" r="2.5" fill="var(--c${i})"/>`
-      : `<polyline fill="none" stroke-width="1.6" stroke="var(--c${i})" points="${p.map(([a, b]) => `${x(a).toFixed(1)},${y(b).toFixed(1)}`).join(" ")}"/>`).reverse().join("");
-    return frame(grid + ticks + lines);
+      : `<polyline fill="none" stroke-width="1.6" stroke="var(--c${i})" ${spec.wanted === series[i][0] ? ' stroke-dasharray="5 4"' : ""} points="${p.map(([a, b]) => `${x(a).toFixed(1)},${y(b).toFixed(1)}`).join(" ")}"/>`);
+    if (!spec.wanted) lines.reverse();  // what is wanted is drawn dashed, over what is
+    return frame(grid + ticks + lines.join(""));
   };
 
   // Of a run that is over: the summary's figures; before, those of the last interval.
   const figures = (data, rows) => {
-    const q = data.run.requests, bad = q.failed + q.dropped + q.lost, end = data.verdict;
+    const q = data.run.requests, end = data.verdict;
     const now = end || rows[rows.length - 1];
-    const cards = [["requests ok", number(q.ok)], ["failed", number(bad), bad > 0]];
+    const cards = [["requests ok", number(q.ok)], ["failed", number(q.failed), q.failed > 0]];
+    for (const what of ["dropped", "lost"]) if (q[what]) cards.push([what, number(q[what]), true]);
     if (now && !end) cards.push(["in flight", number(now.in_flight)]);
     if (now) cards.push(["requests/s", number(now.requests_per_s)], ["output tokens/s", number(now.output_tokens_per_s)],
       ["TTFT p50 / p99", `${seconds(now.ttft_s.p50)} / ${seconds(now.ttft_s.p99)}`], ["ITL p50 / p99", `${seconds(now.itl_s.p50)} / ${seconds(now.itl_s.p99)}`]);
@@ -107,7 +118,7 @@
     const files = data.run.files.map((f) => `<a href="${base}/tokenswarm/files/${f}" target="_blank">${f}</a>`).join(" · ");
     return `${preparing}<div><strong>${esc(data.run.name)}</strong> (${esc(data.run.model)}): ${esc(data.run.state)}${verdict(data.verdict)}</div>
       ${files ? `<div>Files of the run: ${files}</div>` : ""}
-      <div class="figures">${figures(data, rows)}</div><div class="grid">${CHARTS.map((c) => chart(c, rows, W)).join("")}${workers(data, rows)}</div>
+      <div class="figures">${figures(data, rows)}</div><div class="grid">${CHARTS.map((c) => chart(c, rows, W, data.run.mode)).join("")}${workers(data, rows)}</div>
       ${errors(data.run.errors)}`;
   };
 

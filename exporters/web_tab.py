@@ -119,9 +119,7 @@ class WebTab:
             row
             for index, stage in enumerate(run.stages)
             if index < len(snapshot.stages)
-            for row in _stage_rows(
-                f"{stage.name} (warm-up)" if stage.warmup else stage.name, snapshot.stages[index]
-            )
+            for row in _stage_rows(_title(stage.name, stage.warmup), snapshot.stages[index])
         ]
 
     def files(self) -> list[str]:
@@ -162,6 +160,11 @@ def _verdict(summary: dict[str, Any]) -> dict[str, Any]:
         "output_tokens_per_s": rates["output_tokens_per_s"],
         **{name: {q: metrics[name][q] for q in ("p50", "p99")} for name in ("ttft_s", "itl_s")},
     }
+
+
+def _title(stage: str, warmup: bool) -> str:
+    """A stage's name, with a word about a warm-up whose name does not tell."""
+    return f"{stage} (warm-up)" if warmup and "warm" not in stage.lower() else stage
 
 
 def _stage_rows(stage: str, stats: StageStats) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ import csv
 import io
 import json
 import os
+import re
 import signal
 import sys
 import urllib.error
@@ -62,6 +63,11 @@ TABLE = """(() => {
 
 FORM = "document.querySelector('input[name=userCount]')"
 
+# Names of the form's fields that a person sees.
+FIELDS = """[...document.querySelectorAll("form input[name]")]
+  .filter((field) => field.checkVisibility({visibilityProperty: true})
+    && field.closest(".MuiCollapse-root")?.offsetHeight !== 0).map((field) => field.name)"""
+
 FILL = """((name, value) => {
   const field = document.querySelector(`input[name="${name}"]`);
   Object.getOwnPropertyDescriptor(HTMLInputElement.prototype, "value").set.call(field, value);
@@ -112,11 +118,15 @@ class Sitting:
         script = f"{PRESS}({json.dumps(word)})"
         self.going.wait_for(lambda: self.browser.run(script), f"the button '{word}'")
 
-    def start(self, **fields):
-        """Fill the start form and press Start."""
+    def shown_form(self):
+        """Bring up the start form, which hides behind New after a run."""
         if not self.browser.run(f"Boolean({FORM})"):
             self.press("new")
             self.wait(FORM, "the form")
+
+    def start(self, **fields):
+        """Fill the start form and press Start."""
+        self.shown_form()
         for name, value in fields.items():
             self.browser.run(f"{FILL}({json.dumps(name)}, {json.dumps(str(value))})")
         self.press("start")
@@ -170,6 +180,25 @@ def sitting(tmp_path_factory):
             yield Sitting(browser, going, f"http://127.0.0.1:{port}", tmp, engine)
             os.killpg(going.process.pid, signal.SIGINT)
             assert "Traceback" not in going.finish().said
+
+
+@pytest.mark.parametrize(("width", "dark"), LOOKS)
+def test_the_form_asks_for_what_can_be_changed_only(sitting, width, dark):
+    sitting.open(width=width, dark=dark)
+    sitting.shown_form()
+    sitting.keep(f"form-{width}-{'dark' if dark else 'light'}")
+    assert sitting.browser.run(FIELDS) == ["userCount", "host"]
+    for word, field in (("advanced options", "runTime"), ("custom parameters", "ratePerS")):
+        sitting.press(word)
+        sitting.wait(f"{FIELDS}.includes('{field}')", word)
+    sitting.wait("document.getAnimations().length === 0", "open parts")
+    sitting.keep(f"form-open-{width}-{'dark' if dark else 'light'}")
+    assert sitting.browser.run(FIELDS) == [
+        "userCount", "host", "runTime", "profile", "ratePerS", "workload",
+    ]  # fmt: skip
+    assert "Ramp up" not in sitting.browser.run("document.body.innerText")
+    assert sitting.browser.run("document.documentElement.scrollWidth") <= width
+    assert sitting.browser.complaints() == []
 
 
 @pytest.mark.parametrize(
@@ -239,6 +268,10 @@ def runs(sitting):
     sitting.open("/?tab=llm")
     sitting.drawn()
     sitting.wait(f"{EMPTY}.length === 0", "lines in all charts")
+    sitting.keep("going-on")
+    text = sitting.browser.run("document.querySelector('#ts-panel').innerText")
+    assert re.search(r"failed\s+0\s", text)
+    assert re.search(r"■ users 4\b", text.replace("\xa0", " "))
     sitting.press("stop")
     end("stopped")
     begin(workload="staged/workload.yaml", userCount=4, runTime="")
@@ -307,7 +340,7 @@ def test_the_tab_can_be_read_and_shows_the_summarys_figures(sitting, runs, width
     assert browser.run("document.querySelector('#ts-panel').classList.contains('dark')") == dark
     rows = []
     for stage in summary["stages"]:
-        name = f"{stage['name']} (warm-up)" if stage["warmup"] else stage["name"]
+        name = stage["name"]  # "warmup": one that is not called so has "(warm-up)" added
         for metric in ("ttft_s", "itl_s", "tpot_s", "e2e_s"):
             figure = stage["metrics"][metric]
             rows.append([name, f"{metric[:-2].upper()} (ms)", figure["count"], *shown(figure)])
