@@ -37,10 +37,11 @@ def picture(
     batches = log_edges(min(1.0, *at), max(4 * max(at), _LEAST_REACH), 40)
     roofs = roofline(hardware, model, context, batches)
     room = largest_batch(hardware, model, context)
+    lowest = min(roofs[0].by_bandwidth, *(rate for _, rate in points))
     rules = (Rule(room, "memory full", True),) if room and 1 < room < batches[-1] else ()
     return figure(Chart(
         ident, title, Axis("sequences of one replica", "", "log"),
-        Axis("output tokens/s of one replica", "", "log"),
+        Axis("output tokens/s of one replica", "", "log", low=0.7 * lowest),  # room for a dot
         [Line("bandwidth", batches, [r.by_bandwidth for r in roofs], 1),
          Line("compute", batches, [r.by_compute for r in roofs], 4),
          Points("measured", at, [rate for _, rate in points], color, large=True)],
