@@ -34,6 +34,8 @@ from tokenswarm.snapshot import Snapshot
 from tokenswarm.transport import Transport
 from tokenswarm.transport_balance import Balanced
 
+_BUSY_CPU = 0.6  # of a core, from which on preparing prompts would take time from reading
+
 
 class Generator:
     """Runs worker k of n's share of a workload; see the module docstring.
@@ -65,7 +67,7 @@ class Generator:
         self._alarm = Alarm()
         self._drain_until = math.inf
         self._course = course = Course()
-        self._preparation = Preparation(source, backend)
+        self._preparation = Preparation(source, backend, self._is_busy)
         self._settler = Settler(
             share, course, self.snapshot, self.clock, objectives, count, redact, on_record
         )
@@ -77,6 +79,9 @@ class Generator:
             OpenLoop(*parts) if self.load.mode == "open" else ClosedLoop(*parts, on_stage_done)
         )
         course.at_stop.append(self._preparation.stop)
+
+    def _is_busy(self) -> bool:
+        return self.snapshot.health.cpu > _BUSY_CPU
 
     @property
     def in_flight(self) -> int:

@@ -112,6 +112,7 @@ class ClosedLoop:
                 gevent.joinall([s for s in slots.values() if not s.ready()])
         self._stage = len(stages)
         course.stopping = True
+        course.stopped.set()  # users who think need not think to the end
 
     def enter(self, stage: int, start_ns: int) -> None:
         """A stage after one that ended by requests begins at start_ns."""

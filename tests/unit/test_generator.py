@@ -181,6 +181,14 @@ def test_closed_loop_sends_the_next_the_moment_one_ends():
     assert [r.due_offset_ns for r in records] == [r.due_ns - share.start_ns for r in records]
 
 
+def test_users_who_think_at_the_end_do_not_prolong_the_drain():
+    share = Share("load: {users: 3, duration: 300ms, think_time: 30}")
+    began = time.monotonic()
+    share.run()
+    assert time.monotonic() - began < 10
+    assert (len(share.records), share.cancelled) == (3, 0)
+
+
 def test_think_time_moves_the_due_instant():
     load = "load: {users: 1, requests: 4, think_time: 0.05}"
     records = sorted(Share(load).run().records, key=lambda r: r.due_ns)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import gevent
 import pytest
 from hand_made import T0, record
 from hand_made import run as hand_made_run
@@ -82,3 +83,16 @@ def test_a_batch_of_records_is_counted_and_acknowledged_once_each_time(told: Tol
         told.inbox.receive("records", "w0", {"run": "r1", "number": 4, "data": b"{}\n{}\n"})
     assert told.run.workers["w0"].records_received == 2
     assert told.sent == [("ack", {"run": "r1", "number": 4}, "w0")] * 2
+
+
+def test_a_worker_that_waits_for_the_masters_prompts_is_let_go_when_there_is_no_run(
+    told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The master may find that it cannot open them; whoever listens must not wait for ever."""
+    monkeypatch.setattr("tokenswarm.distributed.inbox.write_workers", lambda run: None)
+    said = {"run": "r1", "digest": "d", "pid": 1, "host": "h", "where": ""}
+    waiting = gevent.spawn(told.inbox.receive, "prepared", "w0", said)
+    gevent.sleep(0.03)
+    assert not waiting.ready()
+    told.inbox.close()
+    waiting.get(timeout=10)

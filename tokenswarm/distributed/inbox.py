@@ -84,9 +84,10 @@ class Inbox:
                 "master: give all of them the same files"
             )
 
-    def _master_digest(self) -> str:
-        # The master opens the same files while workers do; whoever is first waits here.
-        while self.digest is None:
+    def _master_digest(self) -> str | None:
+        # The master opens the same files while workers do; whoever is first waits here, unless
+        # the master has found that it cannot.
+        while self.digest is None and self._is_open:
             gevent.sleep(0.01)
         return self.digest
 

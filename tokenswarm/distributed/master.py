@@ -184,8 +184,8 @@ class Master:
         self._watch_server(run)
         for exporter in self._exporters:
             exporter.start(run)
+        plan_windows(run)  # counting a large plan takes seconds, which are not the run's
         run.start_ns = time.time_ns() + round(_LEAD_S * NS)
-        plan_windows(run)
         self._crew.send("go", {"run": run.id, "start_ns": run.start_ns}, None)
         for worker in run.workers.values():
             worker.state = "running"
@@ -260,8 +260,8 @@ class Master:
             assert inbox is not None
             run.ended = time.time()
             inbox.close()
-            end.count_up(run, self._stopped_ns, self._records, self._server)
             try:
+                end.count_up(run, self._stopped_ns, self._records, self._server)
                 verdict = judge(run)
                 self.summary = self.outlets.summarise(run, verdict)
                 self.exit_code = verdict.exit_code
