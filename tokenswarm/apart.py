@@ -45,8 +45,9 @@ _close: Callable[[int], None] = gevent.monkey.get_original("os", "close")
 
 
 class Apart:
-    """function(items) -> list, computed in a child that is forked at the first call.
+    """function(items) -> list, computed in a child that is forked by start, or the first call.
 
+    Better by start, before a run: afterwards both processes copy the pages that they write.
     Where no child can be had, or when it dies, a thread does the work: slower, never wrong.
     """
 
@@ -56,6 +57,18 @@ class Apart:
         self.pid: int | None = None
         self._to = self._from = -1
         self._is_usable = True
+
+    def start(self) -> None:
+        """Fork the child now."""
+        if self._is_usable and self.pid is None:
+            try:
+                self._start()
+            except OSError as e:
+                self._give_up(e)
+
+    def _give_up(self, e: OSError) -> None:
+        logger.warning("Prompts are prepared in a thread from now on: %s", e)
+        self.close()
 
     def __call__(self, items: Sequence[Any], hurry: bool = True) -> list[Any]:
         """The function's result; the greenlet waits. Raises what the function raised.
@@ -69,8 +82,7 @@ class Apart:
                         self._start()
                     return self._ask(items, hurry)
                 except OSError as e:
-                    logger.warning("Prompts are prepared in a thread from now on: %s", e)
-                    self.close()
+                    self._give_up(e)
         return offload(self._function, items)
 
     def _ask(self, items: Sequence[Any], hurry: bool) -> list[Any]:

@@ -30,8 +30,7 @@ _REST = 4.0  # above it, a thread rests so many times as long as a batch took
 class Feed:
     """What `make` gives for the indices of an iterator, in its order; ahead are kept ready.
 
-    apart does the same as `make`, elsewhere, while a run is on; it waits for an idle core only
-    where is_busy says that the loop itself needs one: other work on the machine is no reason.
+    apart does the same as `make`, elsewhere, while a run is on.
     """
 
     def __init__(
@@ -40,11 +39,9 @@ class Feed:
         indices: Iterator[Any],
         ahead: int,
         apart: Apart | None = None,
-        is_busy: Callable[[], bool] = lambda: True,
     ) -> None:
         self._make = make
         self._apart = apart
-        self._is_busy = is_busy
         self._indices = indices
         self._ahead = max(1, ahead)
         self._ready: deque[Any] = deque()
@@ -81,7 +78,7 @@ class Feed:
 
     def _made(self, batch: list[Any], is_low: bool) -> list[Any]:
         if self._apart is not None and not self._hurry:
-            return self._apart(batch, hurry=is_low or not self._is_busy())
+            return self._apart(batch, hurry=is_low)
         made: list[Any] = offload(self._make, batch)
         return made
 
@@ -101,6 +98,11 @@ class Feed:
         if len(self._ready) < self._ahead:
             self._room.set()
         return item
+
+    @property
+    def is_complete(self) -> bool:
+        """Everything there is was prepared."""
+        return self._finished
 
     def wait_ready(self, count: int) -> None:
         """Block until count items, or all there are, are ready. Raises like take."""

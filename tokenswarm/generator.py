@@ -34,8 +34,6 @@ from tokenswarm.snapshot import Snapshot
 from tokenswarm.transport import Transport
 from tokenswarm.transport_balance import Balanced
 
-_BUSY_CPU = 0.6  # of a core, from which on preparing prompts would take time from reading
-
 
 class Generator:
     """Runs worker k of n's share of a workload; see the module docstring.
@@ -67,7 +65,7 @@ class Generator:
         self._alarm = Alarm()
         self._drain_until = math.inf
         self._course = course = Course()
-        self._preparation = Preparation(source, backend, self._is_busy)
+        self._preparation = Preparation(source, backend)
         self._settler = Settler(
             share, course, self.snapshot, self.clock, objectives, count, redact, on_record
         )
@@ -79,9 +77,6 @@ class Generator:
             OpenLoop(*parts) if self.load.mode == "open" else ClosedLoop(*parts, on_stage_done)
         )
         course.at_stop.append(self._preparation.stop)
-
-    def _is_busy(self) -> bool:
-        return self.snapshot.health.cpu > _BUSY_CPU
 
     @property
     def in_flight(self) -> int:
@@ -101,6 +96,7 @@ class Generator:
     def prepare(self) -> None:
         """Make the first requests ready. Raises BadInput when the plan cannot be made."""
         self._loop.prepare()
+        self._preparation.start(len(self.stages) > 1)
 
     def run(self, start_ns: int) -> None:
         """Send this worker's share, from start_ns on; returns when nothing is left to send.

@@ -8,7 +8,7 @@ together would be kept for every request in flight.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,23 +22,19 @@ _MAX_AHEAD = 4096
 
 
 class Preparation:
-    """Makes feeds of a source's prompts; source gives them, backend makes requests of them.
+    """Makes feeds of a source's prompts; source gives them, backend makes requests of them."""
 
-    is_busy: the loop needs most of a core.
-    """
-
-    def __init__(self, source: Any, backend: Backend, is_busy: Callable[[], bool]) -> None:
+    def __init__(self, source: Any, backend: Backend) -> None:
         self.source = source
-        self._is_busy = is_busy
         self._backend = backend
         self._apart = Apart(self._make)
+        self._asks_apart = False
         self._feeds: list[Feed] = []
 
     def requests(self, indices: Iterator[int], ahead: int) -> Feed:
         """A feed of the requests with these indices."""
-        return self._kept(
-            Feed(self._make, indices, min(_MAX_AHEAD, ahead), self._apart, self._is_busy)
-        )
+        self._asks_apart = True
+        return self._kept(Feed(self._make, indices, min(_MAX_AHEAD, ahead), self._apart))
 
     def talks(self, sessions: Iterator[tuple[int, int]], ahead: int) -> Feed:
         """A feed of these sessions, (number, turns) each."""
@@ -55,6 +51,11 @@ class Preparation:
             (replace(p, text=None, messages=None, token_ids=None), self._backend.build(p))
             for p in prompts
         ]
+
+    def start(self, more_stages: bool) -> None:
+        """The run begins: from now on prompts are prepared apart, if any are still to come."""
+        if self._asks_apart and (more_stages or not all(f.is_complete for f in self._feeds)):
+            self._apart.start()
 
     def stop(self) -> None:
         """Prepare nothing more."""
