@@ -49,5 +49,5 @@ bench-peers: ground-truth engines-vllm peers  ## aiperf, guidellm, vllm bench se
 bench-prompts: engines-vllm peers tokenizers  ## 50,000 exact prompts, beside the peers' own generators
 	$(PYTHON) -m benchmarks.prompts_bench --peers
 
-bench-compare: setup  ## how often `tokenswarm compare` is right, on 40 pairs of runs (an hour)
+bench-compare: setup  ## how often `tokenswarm compare` is right, on 40 pairs of runs (20 minutes)
 	$(PYTHON) -m benchmarks.compare_bench --pairs 40 --out benchmarks/results
