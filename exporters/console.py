@@ -23,6 +23,7 @@ from exporters.console_summary import WIDTH, render
 from exporters.timeline import failures, quantiles, since, stage_at
 from exporters.units import number, seconds
 from tokenswarm import figures
+from tokenswarm.histogram import Histogram
 from tokenswarm.measure import METRICS, NS
 from tokenswarm.run import Run
 from tokenswarm.slo import evaluate
@@ -37,11 +38,13 @@ _LATENCIES = {"TTFT": "ttft_s", "ITL": "itl_s"}
 
 @dataclass(frozen=True, slots=True)
 class _Point:
-    """What was known at an instant."""
+    """What was known at an instant, and is shown as it has grown since: no more is kept."""
 
     at: float
-    stats: StageStats
+    started: int
+    ok: int
     live_tokens: int
+    histograms: dict[str, Histogram]
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +137,8 @@ class Console:
         """Figures now, with rates and latencies over the last RECENT_S."""
         at, snapshot = self._clock(), run.merged
         stats = run.totals()
-        self._points.append(_Point(at, stats, snapshot.live_tokens))
+        shown = {m: h for m in _LATENCIES.values() if (h := stats.histograms.get(m)) is not None}
+        self._points.append(_Point(at, stats.started, stats.ok, snapshot.live_tokens, shown))
         while len(self._points) > 1 and self._points[1].at <= at - RECENT_S:
             self._points.popleft()
         before = self._points[0]
@@ -148,20 +152,22 @@ class Console:
             elapsed_s=max(0.0, offset or 0.0),
             remaining_s=_remaining(run, offset),
             stage=(stage_at(run, offset) if offset is not None else None) or run.state,
-            load=_load(run, snapshot.health.users, rate(stats.started - before.stats.started)),
+            load=_load(run, snapshot.health.users, rate(stats.started - before.started)),
             in_flight=snapshot.health.in_flight,
-            requests_per_s=rate(stats.ok - before.stats.ok),
+            requests_per_s=rate(stats.ok - before.ok),
             tokens_per_s=rate(snapshot.live_tokens - before.live_tokens),
-            recent={n: _latency(m, stats, before.stats) for n, m in _LATENCIES.items()},
-            overall={n: _latency(m, stats, StageStats()) for n, m in _LATENCIES.items()},
+            recent={n: _latency(m, shown, before.histograms) for n, m in _LATENCIES.items()},
+            overall={n: _latency(m, shown, {}) for n, m in _LATENCIES.items()},
             errors=failures(stats, StageStats()),
             workers=_workers(run),
             slo=_slo(run) if self._live is not None else "",
         )
 
 
-def _latency(metric: str, later: StageStats, earlier: StageStats) -> dict[str, Any]:
-    new = since(later.histograms.get(metric), earlier.histograms.get(metric))
+def _latency(
+    metric: str, later: dict[str, Histogram], earlier: dict[str, Histogram]
+) -> dict[str, Any]:
+    new = since(later.get(metric), earlier.get(metric))
     return quantiles(new, METRICS[metric].scale)
 
 
