@@ -92,7 +92,7 @@ class Console:
         """Say what runs, and open the live view on a terminal."""
         self.close()
         self._points.clear()
-        self._points.append(_Point(self._clock(), StageStats(), 0))
+        self._points.append(_Point(self._clock(), 0, 0, 0, {}))
         self._next_line = self._clock() + PLAIN_FIRST_S
         where = f" -> {run.out}" if run.out is not None else ""
         self._safely(lambda: self._print(f"{run.workload.name}: {run.host}{where}"))
