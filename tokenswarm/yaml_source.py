@@ -29,6 +29,7 @@ KeyPath = tuple[str | int, ...]
 _MOST_BYTES = 4_000_000
 _MOST_NODES = 200_000
 _MOST_DEPTH = 60
+_LONGEST_KEY = 60  # characters of a key in a message
 _INTEGER = re.compile(r"[-+]?\d+|0x[0-9a-fA-F]+|0o[0-7]+")
 _FLOAT = re.compile(r"[-+]?(\.\d+|\d+(\.\d*)?)([eE][-+]?\d+)?")
 _WORDS: dict[str, Any] = {
@@ -73,8 +74,14 @@ class Source:
 
     def problem(self, path: KeyPath, text: str) -> str:
         """A message about a value: where, which key, what."""
-        key = ".".join(str(part) for part in path)
+        key = dotted(path)
         return f"{self.place(path)}: {key}: {text}" if key else f"{self.place(path)}: {text}"
+
+
+def dotted(path: Sequence[str | int]) -> str:
+    """A path as it is named in messages; a key as long as a page is cut."""
+    keys = map(str, path)
+    return ".".join(k if len(k) <= _LONGEST_KEY else f"{k[:_LONGEST_KEY]}..." for k in keys)
 
 
 def read(path: str | Path, what: str = "workload") -> str:
@@ -213,7 +220,7 @@ def _put(data: Any, words: list[str], value: Any) -> KeyPath:
 
 
 def _key(here: Any, word: str, path: Sequence[str | int]) -> Any:
-    name = ".".join(str(part) for part in path)
+    name = dotted(path)
     if isinstance(here, dict):
         return word
     if not isinstance(here, list):
@@ -305,7 +312,7 @@ class _Builder:
         return data
 
     def _wrong(self, node: yaml.Node, path: KeyPath, text: str) -> Any:
-        key = ".".join(str(part) for part in path)
+        key = dotted(path)
         self.problems.append(f"{self.name}:{_line(node)}: {f'{key}: ' if key else ''}{text}")
 
 
