@@ -314,12 +314,12 @@ class Stream:
     def end_of_body(self) -> None:
         """Look at what the end of the body left behind: an unterminated end mark, a document."""
         if self._is_stream:
+            self._decode()  # first: what is wrong with it is not the cut's doing
             before = self.malformed
             with suppress(EventTooLong):  # told already, when it was read
                 for payload, name in self._sse.finish():
                     self._event(payload, name)
             self.malformed = before  # cut off is truncated, not malformed
-            self.text  # noqa: B018 - looks at the events that nobody has looked at yet
             self.after_read(stamped=True)
         elif not self._streams and self.status == 200:
             self._event(bytes(self._body), "")

@@ -382,3 +382,10 @@ def test_escapes_and_other_scripts_come_out_as_they_were_meant():
     played = streamed(*raw, DONE)
     assert played.stream.text == "".join(texts * 3)
     assert len(played.stream.event_ns) == 24
+
+
+def test_what_was_malformed_stays_so_when_the_end_is_cut_off_too():
+    good = event("good")
+    bad = good.replace(b"good", b"a\x01b")
+    unterminated = event(" more", created=1).rstrip(b"\n")
+    assert streamed(good, good, bad, unterminated).outcome is Outcome.MALFORMED

@@ -6,6 +6,7 @@ is the same for exactly one output token.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -16,7 +17,7 @@ from tokenswarm.backends.options import Option
 from tokenswarm.records import BadInput, Prompt, Request
 
 
-class Protocol:
+class Protocol(ABC):
     """One protocol for one workload; see backends.Backend.
 
     generate_path is what backend.path replaces. known are the keys of backend.options.
@@ -46,9 +47,9 @@ class Protocol:
         """The same for exactly one output token."""
         return Request(self.path, orjson.dumps(self.body(prompt, 1)))
 
+    @abstractmethod
     def body(self, prompt: Prompt, length: int | None) -> dict[str, Any]:
         """What is asked: the prompt, for an answer of that many tokens (None: as it likes)."""
-        raise NotImplementedError
 
     def text_or_ids(self, prompt: Prompt) -> str | tuple[int, ...]:
         """The prompt of a protocol that takes either. Raises BadInput for messages."""
