@@ -202,7 +202,7 @@ class ClosedLoop:
             if self._in_sessions:
                 source = self._preparation.source
                 sessions = stage_sessions(source, stage, requests, users, share.k, share.n)
-                feed = self._preparation.talks(sessions, mine + 4)
+                feed = self._preparation.talks(sessions, _FEW_ROUNDS * mine + 8)
             else:
                 indices = closed_indices(self._bases[stage], requests, users, share.k, share.n)
                 feed = self._preparation.requests(indices, self._rounds_ahead * mine + 16)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tokenswarm.feed import Item
@@ -60,11 +61,14 @@ class Talk:
     def _make(self) -> Item:
         assert self._build is not None
         prompt = self._session.prompt(self._replies)
-        return prompt, self._build(prompt)
+        return without_content(prompt), self._build(prompt)
 
 
 def maker(source: Any, build: Callable[[Prompt], Request]) -> Callable[[Any], list[Talk]]:
-    """A function for a Feed: [(session number, turns)] -> talks. Runs in a thread."""
+    """A function for a Feed: [(session number, turns)] -> talks. Nothing slow for the loop.
+
+    With recorded replies it may run in another process: its talks can be pickled.
+    """
 
     def make(sessions: Sequence[tuple[int, int]]) -> list[Talk]:
         return [_talk(source, build, number, turns) for number, turns in sessions]
@@ -73,14 +77,18 @@ def maker(source: Any, build: Callable[[Prompt], Request]) -> Callable[[Any], li
 
 
 def _talk(source: Any, build: Callable[[Prompt], Request], number: int, turns: int) -> Talk:
+    if source.live:
+        session = source.session(number)
+        prompt = session.prompt()
+        return Talk(turns, [(without_content(prompt), build(prompt))], session, build)
     first = source.first_index(number)
-    count = 1 if source.live else turns
-    session = source.session(number) if source.live else None
-    if session is not None:
-        prompts = [session.prompt()]
-    else:
-        prompts = source.prompts(range(first, first + count))
-    return Talk(turns, [(prompt, build(prompt)) for prompt in prompts], session, build)
+    prompts = source.prompts(range(first, first + turns))
+    return Talk(turns, [(without_content(prompt), build(prompt)) for prompt in prompts])
+
+
+def without_content(prompt: Prompt) -> Prompt:
+    """The prompt without what was asked: its request says it, and twice is too much to keep."""
+    return replace(prompt, text=None, messages=None, token_ids=None)
 
 
 def stage_sessions(

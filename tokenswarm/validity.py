@@ -34,6 +34,8 @@ CODES = (
 _ENOUGH_READS = 100
 # Loop lag delays stamps only where the kernel does not give them.
 _STAMPED_BY_KERNEL = 0.99
+# Below so much time that users waited for prompts its share says nothing: a run of a blink.
+_ENOUGH_STARVED_NS = 500_000_000
 _STOOD_STILL_S = 3.0  # an event loop that was away for longer did not do what was planned
 _WORTH_SAYING = 0.01  # shares below are noise and get no warning
 
@@ -136,8 +138,9 @@ def _generator_saturated(run: Run, _: StageStats) -> Iterator[str]:
         cpu, lag = w.snapshot.health.cpu_max, loop_lag_p99_s(w)
         if cpu > limits.cpu:
             yield f"worker {w.id} used {cpu:.0%} of a core (limit {limits.cpu:.0%}): add workers"
-        starved = starved_share(w)
-        if starved is not None and starved > limits.starved_share:
+        starved = starved_share(w) or 0.0
+        is_enough = w.snapshot.health.starved_ns >= _ENOUGH_STARVED_NS
+        if is_enough and starved > limits.starved_share:
             yield (f"worker {w.id}: users waited {starved:.1%} of their time for the next prompt "
                    f"to be prepared (limit {limits.starved_share:.1%}): add workers")  # fmt: skip
         stamped = kernel_stamp_share(w.snapshot.total())

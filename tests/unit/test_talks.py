@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 
 from tokenswarm.records import Prompt, Request
@@ -61,7 +63,8 @@ def test_a_later_stage_has_sessions_of_its_own() -> None:
 def texts(talk: Talk, answers: list[str]) -> list[str]:
     said = []
     while (item := talk.next()) is not None:
-        said.append(item[0].text or "")
+        assert item[0].text is None  # the request says it already
+        said.append(item[1].body.decode())
         talk.heard(answers.pop(0) if answers else "")
     return said
 
@@ -76,3 +79,12 @@ def test_recorded_sessions_are_made_ahead_and_end() -> None:
 def test_live_sessions_carry_the_models_own_answers() -> None:
     (talk,) = maker(Source(live=True), build)([(0, 3)])
     assert texts(talk, ["x", "", "z"]) == ["after []", "after ['x']", "after ['x']"]
+
+
+def test_recorded_sessions_can_be_made_in_another_process() -> None:
+    made = pickle.loads(pickle.dumps(maker(Source(live=False), build)([(0, 3), (1, 1)])))
+    asked = []
+    for talk in made:
+        while (item := talk.next()) is not None:
+            asked.append((item[0].index, item[0].text, item[1].body))
+    assert asked == [(i, None, str(i).encode()) for i in range(4)]

@@ -258,3 +258,12 @@ def test_users_who_wait_for_their_prompts_make_a_run_invalid() -> None:
     assert codes(run(starving)) == ["generator_saturated"]
     health.starved_ns = 40 * S  # under the limit of 5 %
     assert codes(run(starving)) == []
+
+
+def test_a_blink_of_waiting_says_nothing_of_a_worker() -> None:
+    starving = worker(0, *enough())
+    health = starving.snapshot.health
+    health.slots_ns, health.starved_ns = S // 2, S * 4 // 10
+    assert codes(run(starving)) == []
+    health.slots_ns, health.starved_ns = S // 2, S * 6 // 10
+    assert codes(run(starving)) == ["generator_saturated"]

@@ -22,7 +22,7 @@ import gevent
 from gevent.event import Event
 from gevent.lock import RLock
 
-from tokenswarm import server_side, workload
+from tokenswarm import prompts, server_side, workload
 from tokenswarm.clock import NS
 from tokenswarm.distributed import end, preflight, start
 from tokenswarm.distributed.crew import Crew, Send
@@ -32,7 +32,6 @@ from tokenswarm.distributed.options import Options
 from tokenswarm.distributed.spool import RecordFile
 from tokenswarm.distributed.stages import Stages, plan_windows
 from tokenswarm.distributed.watch import GRACE_S, Watch, all_done
-from tokenswarm.distributed.worker import open_prompts
 from tokenswarm.offload import offload
 from tokenswarm.records import BadInput
 from tokenswarm.run import Exporter, Run, Worker
@@ -176,7 +175,7 @@ class Master:
         self._exporters = self.outlets.open(run.out)
         self._inbox = inbox = Inbox(run, self._crew, stages, self._records)
         start.send_plans(run, self._crew)  # workers prepare while the master asks the server
-        source, _ = offload(open_prompts, run.workload)
+        source = offload(prompts.open_source, run.workload)
         inbox.digest = source.digest
         run.warnings += source.warnings
         preflight.ask(run, source.probe_prompt(), self.options.wait_ready_s, self._say)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tokenswarm import backends, probe, server_side
-from tokenswarm.distributed.worker import make_metrics_transport, make_transports
+from tokenswarm.distributed.servers import make_metrics_transport, make_transports
 from tokenswarm.records import Prompt
 from tokenswarm.run import Run
 from tokenswarm.server_side_nvml import LocalGpus

@@ -22,7 +22,7 @@ from tokenswarm.distributed import processes
 from tokenswarm.distributed.crew import Crew
 from tokenswarm.distributed.folder import SPOOLS
 from tokenswarm.distributed.options import Options
-from tokenswarm.distributed.worker import make_transport
+from tokenswarm.distributed.servers import make_transport
 from tokenswarm.records import BadInput
 from tokenswarm.run import Run, StageWindow
 

@@ -12,43 +12,31 @@ from __future__ import annotations
 import gc
 import logging
 import os
-import resource
 import socket
 import sys
 import tempfile
 import time
-from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import gevent
-from gevent import get_hub
 
-from tokenswarm import backends, prompts, server_side, target, target_proxy, tokens, workload
-from tokenswarm.clock import StepWatch
+from tokenswarm import backends, prompts, tokens, workload
+from tokenswarm.clock import NS
 from tokenswarm.distributed import processes
+from tokenswarm.distributed.servers import make_transport, sockets_of
 from tokenswarm.distributed.spool import Spool
+from tokenswarm.distributed.vitals import Vitals
 from tokenswarm.generator import Generator
 from tokenswarm.offload import offload
-from tokenswarm.records import BadInput, Outcome, Record
+from tokenswarm.records import BadInput, Record
 from tokenswarm.stream_secrets import redactor
-from tokenswarm.transport import Transport
-from tokenswarm.transport_answer import Timeouts
-from tokenswarm.transport_balance import Balanced
 from tokenswarm.transport_limits import make_room
-from tokenswarm.transport_open import tls_context
 
 logger = logging.getLogger(__name__)
-NS = 1_000_000_000
-_LAG_PERIOD_S = 0.01
 _ACK_WAIT_S = 30.0
 _YOUNG_OBJECTS = 20_000  # between collections: 700, the default, makes 70 a second at 1,000 streams
-_CPU_SAMPLES = 6  # one a second
-
-
-class RequestFailed(Exception):  # noqa: N818 - what Locust's failure table shows
-    """Shown in Locust's own failure table: the outcome only, so that texts stay few."""
 
 
 class WorkerAgent:
@@ -81,10 +69,7 @@ class WorkerAgent:
         self._drain_s = 0.0
         self._master: dict[str, Any] = {}
         self._without_master = False
-        self._greenlets: list[gevent.Greenlet] = []
-        self._steps = StepWatch()
-        self._lag_timer: Any = None
-        self._cpu_marks: deque[tuple[float, float]] = deque(maxlen=_CPU_SAMPLES)
+        self._vitals: Vitals | None = None
         self.handlers: dict[str, Callable[[dict[str, Any]], None]] = {
             "plan": self._on_plan,
             "go": self._on_go,
@@ -113,7 +98,7 @@ class WorkerAgent:
         self.finished = False
         work = workload.parse(data["workload"], "workload.yaml")
         sys.setswitchinterval(0.0005)  # a thread that cuts prompts must not hold the loop up
-        source, tokenizer = offload(open_prompts, work)
+        source, tokenizer = offload(_open_prompts, work)
         make_room(sockets_of(work, data["k"], data["n"]), max(1, len(work.backend.urls)))
         secret = os.environ.get(work.backend.api_key_env or "", "")
         count = tokenizer.count_plain if tokenizer is not None else None
@@ -143,12 +128,7 @@ class WorkerAgent:
         generator = self.generator
         assert generator is not None
         late_ns = time.time_ns() - data["start_ns"]
-        self._cpu_marks.clear()
-        self._cpu_marks.append((time.monotonic(), _cpu_s()))
-        self._lag_timer = get_hub().loop.timer(_LAG_PERIOD_S, _LAG_PERIOD_S)
-        self._lag_fired_ns = time.monotonic_ns()
-        self._lag_timer.start(self._lag_fired)
-        self._greenlets = [gevent.spawn(self._watch)]
+        self._vitals = Vitals(generator)
         if late_ns > 0:
             self._send("late", {"run": self.run_id, "seconds": late_ns / NS})
         problem: str | None = None
@@ -194,43 +174,6 @@ class WorkerAgent:
     def _send_records(self, number: int, data: bytes) -> None:
         self._send("records", {"run": self.run_id, "number": number, "data": data})
 
-    def _lag_fired(self) -> None:
-        assert self.generator is not None
-        now = time.monotonic_ns()
-        late = now - self._lag_fired_ns - round(_LAG_PERIOD_S * NS)
-        self._lag_fired_ns = now
-        self.generator.snapshot.health.lag.record(max(0, late))
-
-    def _watch(self) -> None:
-        """Once a second: CPU, memory, clock steps, and the series kept small."""
-        generator = self.generator
-        assert generator is not None
-        work = generator.workload
-        edges = [generator.load.duration or 0.0, *_edges(generator.stages)]
-        began = time.monotonic()
-        while True:
-            gevent.sleep(1.0)
-            self._measure_cpu()
-            step = self._steps.step_ns()
-            if abs(step) > work.validity.clock_step_s * NS:
-                generator.snapshot.health.steps.append(step)
-            elapsed = time.monotonic() - began
-            if int(elapsed) % 60 == 0:
-                generator.snapshot.series.fold(elapsed - 60, edges)
-
-    def _measure_cpu(self) -> None:
-        assert self.generator is not None
-        health = self.generator.snapshot.health
-        marks = self._cpu_marks
-        marks.append((time.monotonic(), _cpu_s()))
-        (then, cpu_then), (now, cpu_now) = marks[0], marks[-1]
-        if now - then > 0.5:
-            health.cpu = (cpu_now - cpu_then) / (now - then)
-            if len(marks) == marks.maxlen or not health.cpu_max:
-                # a busy second is no saturation: the mean over a few is
-                health.cpu_max = max(health.cpu_max, health.cpu)
-        health.rss_bytes = _rss_bytes()
-
     def report(self) -> dict[str, Any] | None:
         """The cumulative snapshot for Locust's report to the master; None outside a run.
 
@@ -263,7 +206,6 @@ class WorkerAgent:
         """Last records, last snapshot, and the word that it is over."""
         generator = self.generator
         assert generator is not None
-        self._measure_cpu()
         self._stop_watching()
         if self._spool is not None:
             deadline = time.monotonic() + (0.0 if self._without_master else _ACK_WAIT_S)
@@ -295,11 +237,9 @@ class WorkerAgent:
             self._spool = None
 
     def _stop_watching(self) -> None:
-        gevent.killall(self._greenlets)
-        self._greenlets = []
-        if self._lag_timer is not None:
-            self._lag_timer.stop()
-            self._lag_timer = None
+        if self._vitals is not None:
+            self._vitals.close()
+            self._vitals = None
 
     def leave(self) -> None:
         """The process ends in the middle of a run: cancel, keep and report what there is."""
@@ -356,114 +296,7 @@ class WorkerAgent:
             self._spool = None
 
 
-def open_prompts(work: Any) -> tuple[Any, Any]:
+def _open_prompts(work: Any) -> tuple[Any, Any]:
     """The prompt source of a workload and its tokenizer (None without one); slow, no gevent."""
     tokenizer = tokens.load(work.tokenizer) if work.tokenizer is not None else None
     return prompts.open_source(work, tokenizer=tokenizer), tokenizer
-
-
-def make_transports(work: Any, host: str) -> list[Transport]:
-    """A transport for each base URL of a workload, which is host's unless backend.urls has some.
-
-    Raises BadInput for a bad URL, CA file, proxy or missing key.
-    """
-    limits = work.timeouts
-    timeouts = Timeouts(limits.connect, limits.first_token, limits.stall, limits.total)
-    headers, keep_alive = _headers(work), work.backend.connection != "new"
-    targets = [
-        target_proxy.through(target.parse_url(url), os.environ)
-        for url in (work.backend.urls or (host,))
-    ]
-    return [Transport(to, timeouts, headers, _tls(work, to), keep_alive) for to in targets]
-
-
-def make_transport(work: Any, host: str, k: int = 0) -> Transport | Balanced:
-    """What worker k sends a workload's requests with. Raises BadInput as make_transports."""
-    transports = make_transports(work, host)
-    if len(transports) == 1:
-        return transports[0]
-    return Balanced(transports, work.backend.balance, k, by_number=work.load.mode == "open")
-
-
-def _tls(work: Any, to: target.Target) -> Any:
-    return tls_context(work.backend.ca_file, work.backend.insecure) if to.tls else None
-
-
-def sockets_of(work: Any, k: int, n: int) -> int | None:
-    """Most requests that worker k of n has in flight; None where only the server decides."""
-    load = work.load
-    most = load.max_in_flight
-    if load.mode == "closed":
-        users = max(int(stage.most_users) for stage in load.resolved_stages())
-        held = most is None or load.sticky_connection  # while its user thinks or waits, too
-        most = users if held else min(users, most)
-    return None if most is None else len(range(k, most, n))
-
-
-def _headers(work: Any) -> tuple[tuple[str, str], ...]:
-    headers = tuple(work.backend.headers.items())
-    if work.backend.api_key_env:
-        key = os.environ.get(work.backend.api_key_env, "")
-        if not key:
-            raise BadInput(
-                f"backend.api_key_env: the environment variable {work.backend.api_key_env} "
-                "is not set (on this machine); export it or leave the key out"
-            )
-        headers = (*headers, ("Authorization", f"Bearer {key}"))
-    return headers
-
-
-def make_metrics_transport(work: Any, to: target.Target, same: bool) -> Transport:
-    """A transport for an engine's metrics; the server's key goes along only to the same server."""
-    headers = _headers(work) if same else ()
-    to = target_proxy.through(to, os.environ)
-    return Transport(to, server_side.TIMEOUTS, headers, _tls(work, to))
-
-
-def fire_request(environment: Any) -> Callable[[Record, str], None]:
-    """A function that tells Locust of a request, once each, so that its own pages live.
-
-    The response time is e2e; a failed request has none.
-    """
-
-    def fire(record: Record, name: str) -> None:
-        if record.outcome is Outcome.CANCELLED:
-            return
-        ok = record.outcome is Outcome.OK
-        latency = None
-        if ok and record.last_ns is not None and record.sent_ns is not None:
-            latency = (record.last_ns - record.sent_ns) / 1e6
-        status = f" {record.http_status}" if record.http_status not in (None, 200) else ""
-        environment.events.request.fire(
-            request_type="POST",
-            name=name,
-            response_time=latency,
-            response_length=record.output_chars,
-            exception=None if ok else RequestFailed(f"{record.outcome.value}{status}"),
-            context={"record": record},
-        )
-
-    return fire
-
-
-def _edges(stages: Any) -> list[float]:
-    edges, at = [], 0.0
-    for stage in stages:
-        if stage.duration is None:
-            break
-        at += stage.duration
-        edges.append(at)
-    return edges
-
-
-def _cpu_s() -> float:
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return usage.ru_utime + usage.ru_stime
-
-
-def _rss_bytes() -> int:
-    try:
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-    except (OSError, ValueError, IndexError):
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return pages * os.sysconf("SC_PAGE_SIZE")
