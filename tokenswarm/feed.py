@@ -23,7 +23,9 @@ from tokenswarm.records import Prompt, Request
 Item = tuple[Prompt, Request]
 _BATCH = 32  # a thread's: it must not keep the interpreter long
 _BATCH_APART = 128
-_LOW_WATER = 0.25  # share of `ahead` below which preparing takes all the time it can get
+# Below this share of `ahead`, or this number, preparing takes all the time it can get: a quick
+# server uses up a handful of prompts before a machine that others use gives it any.
+_LOW_WATER, _FEW = 0.25, 32
 _REST = 4.0  # above it, a thread rests so many times as long as a batch took
 
 
@@ -44,6 +46,7 @@ class Feed:
         self._apart = apart
         self._indices = indices
         self._ahead = max(1, ahead)
+        self._low = max(_LOW_WATER * self._ahead, min(_FEW, self._ahead / 2))
         self._ready: deque[Any] = deque()
         self._more = Event()
         self._room = Event()
@@ -56,7 +59,7 @@ class Feed:
         try:
             while batch := list(islice(self._indices, self._batch_size())):
                 began = time.monotonic()
-                is_low = len(self._ready) <= self._ahead * _LOW_WATER
+                is_low = len(self._ready) <= self._low
                 self._ready.extend(self._made(batch, is_low))
                 self._more.set()
                 if self._apart is None and not (is_low or self._hurry):
@@ -73,7 +76,7 @@ class Feed:
 
     def _batch_size(self) -> int:
         """Many at a time are cheaper, unless somebody waits for the first of them."""
-        many = self._apart is not None and len(self._ready) > self._ahead * _LOW_WATER
+        many = self._apart is not None and len(self._ready) > self._low
         return min(_BATCH_APART if many else _BATCH, self._ahead)
 
     def _made(self, batch: list[Any], is_low: bool) -> list[Any]:

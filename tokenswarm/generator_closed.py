@@ -32,6 +32,7 @@ _BACK_OFF_S = (0.05, 0.1, 0.2, 0.5, 1.0)
 _POLL_S = 0.02
 _SHORT_TOKENS = 1024
 _MANY_ROUNDS, _FEW_ROUNDS = 4, 2
+_MORE_AHEAD = 48  # for users so few that their rounds take no time
 
 
 class ClosedLoop:
@@ -202,10 +203,10 @@ class ClosedLoop:
             if self._in_sessions:
                 source = self._preparation.source
                 sessions = stage_sessions(source, stage, requests, users, share.k, share.n)
-                feed = self._preparation.talks(sessions, _FEW_ROUNDS * mine + 8)
+                feed = self._preparation.talks(sessions, _FEW_ROUNDS * mine + 16)
             else:
                 indices = closed_indices(self._bases[stage], requests, users, share.k, share.n)
-                feed = self._preparation.requests(indices, self._rounds_ahead * mine + 16)
+                feed = self._preparation.requests(indices, self._rounds_ahead * mine + _MORE_AHEAD)
             self._feeds[stage] = feed
         return feed
 

@@ -156,6 +156,22 @@ def test_a_worker_that_stood_still_sends_late_and_is_counted_once(swarm):
     assert "worker_lost" not in finished.codes
 
 
+def test_a_worker_that_never_wakes_is_lost_with_its_share(swarm):
+    """20 s of silence are the end of waiting, and the run does not wait for its plan's drain."""
+    one = swarm(duration="5s")
+    row, victim = one.victim()
+    victim.process.send_signal(signal.SIGSTOP)
+    began = time.monotonic()
+    finished = one.master.finish()
+    assert time.monotonic() - began < 45
+    assert finished.code == 3
+    counts = assert_every_arrival_is_accounted_for(one, finished)
+    stripe = one.plan[row["k"] :: 2]
+    assert len(stripe) - 20 <= counts["lost"] <= len(stripe)
+    (detail,) = details(finished, "worker_lost")
+    assert row["id"] in detail
+
+
 def test_a_run_that_loses_all_workers_ends_and_knows_what_is_missing(swarm):
     one = swarm(duration="60s")
     for worker in one.workers:
