@@ -61,8 +61,7 @@ def _run_options(parser: argparse.ArgumentParser) -> None:
     add("--export", action="append", default=[], metavar="NAME[=ARG]", dest="exports",
         help="e.g. prometheus=0.0.0.0:9646, prometheus=off "
         "(default prometheus=127.0.0.1:9646)")  # fmt: skip
-    add("--gpu", choices=("nvml",),
-        help="sample this machine's GPUs through NVML, beside the engine's metrics")  # fmt: skip
+    cli_study.add_gpu(parser)
     add("--wait-ready", type=float, metavar="SECONDS",
         help="wait so long for the server to give a first token (default 0)")  # fmt: skip
     add("--linger", type=float, metavar="SECONDS",

@@ -51,6 +51,14 @@ def add_set(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
+def add_gpu(parser: argparse.ArgumentParser) -> None:
+    """`--gpu`, as `run` has it."""
+    parser.add_argument(
+        "--gpu", choices=("nvml",),
+        help="sample this machine's GPUs through NVML, beside the engine's metrics",
+    )  # fmt: skip
+
+
 def search_options(parser: argparse.ArgumentParser) -> None:
     """Options of `tokenswarm search`."""
     _explain(parser, _SEARCH)
@@ -70,6 +78,7 @@ def search_options(parser: argparse.ArgumentParser) -> None:
         help="how narrow the answer must be (default 0.03; users: never below 1)")  # fmt: skip
     add("--probes", type=int, default=30, metavar="N", help="most runs (default 30)")
     add("--workers", type=int, default=1, metavar="N", help="worker processes a run (default 1)")
+    add_gpu(parser)
     add("--out", metavar="DIR", help="folder; one with probes in it is gone on with "
         "(default runs/search-<timestamp>-<name>/)")  # fmt: skip
 
@@ -84,6 +93,7 @@ def search(args: argparse.Namespace) -> int:
     options = Options(
         args.workload, args.vary, args.host, args.sets, args.slos, args.low, args.high, args.start,
         args.precision, args.probes, args.workers, args.out, args.warm_start,
+        gpu=args.gpu,
     )  # fmt: skip
     found = run(options, say)
     report(found.folder, found.rows, {}, say)
@@ -108,6 +118,7 @@ def sweep_options(parser: argparse.ArgumentParser) -> None:
     add("study", metavar="STUDY.yaml", help="study file: targets, lengths, load, vary")
     add("--simulated", action="store_true",
         help="start the embedded engine with each target's `engine:` settings")  # fmt: skip
+    add_gpu(parser)
     add("--out", metavar="DIR", help="folder; one with finished points is gone on with "
         "(default runs/<timestamp>-<name>/)")  # fmt: skip
 
@@ -118,7 +129,7 @@ def sweep(args: argparse.Namespace) -> int:
     from tokenswarm.study import sweep as run
 
     say = sayer(sys.stdout)
-    folder, code, rows = run(args.study, args.out, args.simulated, say)
+    folder, code, rows = run(args.study, args.out, args.simulated, say, args.gpu)
     labels = {Path(row["folder"]).name: row["target"] for row in rows if row["folder"]}
     report(folder, rows, labels, say)
     done = [row for row in rows if row["state"] == "done"]

@@ -109,7 +109,11 @@ class Server:
 
 
 def sweep(
-    file: str, out: str | None, simulated: bool, say: Callable[[str], None]
+    file: str,
+    out: str | None,
+    simulated: bool,
+    say: Callable[[str], None],
+    gpu: str | None = None,
 ) -> tuple[Path, int, list[dict[str, Any]]]:
     """Run a study. Returns its folder, exit code and points.
 
@@ -134,7 +138,7 @@ def sweep(
     code = OK
     try:
         with interruptible():
-            for position, found in _run_all(study, plans, folder, simulated, say):
+            for position, found in _run_all(study, plans, folder, simulated, say, gpu):
                 results[position] = found
                 save()
     except KeyboardInterrupt:
@@ -147,7 +151,12 @@ def sweep(
 
 
 def _run_all(
-    study: Study, plans: list[Plan], folder: Path, simulated: bool, say: Callable[[str], None]
+    study: Study,
+    plans: list[Plan],
+    folder: Path,
+    simulated: bool,
+    say: Callable[[str], None],
+    gpu: str | None,
 ) -> Iterator[tuple[int, Result]]:
     """Run the points in order; the target's server is up while its points are run."""
     server: Server | None = None
@@ -160,7 +169,7 @@ def _run_all(
                 server, key = Server(plan, simulated, say), (plan.target.label, plan.settings)
             assert server is not None
             head = f"[{position + 1}/{len(plans)}] {plan.name}"
-            found = _run_one(study, plan, folder, server, say)
+            found = _run_one(study, plan, folder, server, say, gpu)
             say(f"{head}: {words(found)}")
             yield position, found
     finally:
@@ -169,11 +178,16 @@ def _run_all(
 
 
 def _run_one(
-    study: Study, plan: Plan, folder: Path, server: Server, say: Callable[[str], None]
+    study: Study,
+    plan: Plan,
+    folder: Path,
+    server: Server,
+    say: Callable[[str], None],
+    gpu: str | None,
 ) -> Result:
     def point() -> Point:
         return Point(folder / POINTS, plan.name, plan.workload, server.url, server.identity,
-                     study.workers, plan.repeat, study.drained_within)  # fmt: skip
+                     study.workers, plan.repeat, study.drained_within, gpu)  # fmt: skip
 
     found = result(point().folder)
     if found is not None:

@@ -77,6 +77,7 @@ class Point:
     workers: int = 1
     repeat: int = 0
     drained_within_s: float = 300.0
+    gpu: str | None = None  # what samples this machine's GPUs meanwhile; changes no result
 
     @property
     def digest(self) -> str:
@@ -167,6 +168,7 @@ def run(point: Point, say: Callable[[str], None]) -> Result:
     command = [
         sys.executable, "-m", "tokenswarm.cli", "run", str(asked), "--host", point.host,
         "--workers", str(point.workers), "--out", str(folder), "--export", "prometheus=off",
+        *(("--gpu", point.gpu) if point.gpu else ()),
     ]  # fmt: skip
     began = time.monotonic()
     with (folder / LOG).open("wb") as log:

@@ -58,6 +58,7 @@ class Options:
     out: str | None = None
     warm_start: str | None = None
     drained_within_s: float = 300.0
+    gpu: str | None = None
 
 
 @dataclass(slots=True)
@@ -152,6 +153,7 @@ class _Search:
                 self.folder / PROBES, f"{self.options.vary}={level:g}",
                 self.workload(level, full, longer), self.options.host, self.options.host,
                 self.options.workers, count + 100 * spoilt, self.options.drained_within_s,
+                self.options.gpu,
             )  # fmt: skip
             try:
                 found = run(point, self.say)

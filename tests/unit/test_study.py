@@ -218,6 +218,18 @@ def test_half_a_point_is_run_again(tmp_path, monkeypatch):
     assert study_point.result(one.folder).exit_code == 0
 
 
+@pytest.mark.parametrize(("gpu", "asked"), [(None, []), ("nvml", ["--gpu", "nvml"])])
+def test_gpus_are_sampled_where_asked_and_change_no_folder(tmp_path, monkeypatch, gpu, asked):
+    monkeypatch.setattr(study_point, "wait_fit", lambda *_: None)
+    one = point(tmp_path, gpu=gpu)
+    assert one.folder == point(tmp_path).folder
+    called = []
+    monkeypatch.setattr(study_point, "call", lambda command, log: called.append(command) or 4)
+    study_point.run(one, print)
+    command = called[0]
+    assert command[command.index("prometheus=off") + 1 :] == asked
+
+
 def test_a_point_that_could_not_run_is_told_in_its_own_words(tmp_path, monkeypatch):
     monkeypatch.setattr(study_point, "wait_fit", lambda *_: None)
 
@@ -321,6 +333,7 @@ def grid(files, tmp_path, monkeypatch):
 
     def run(one, say):
         ran.append(one.name)
+        assert one.gpu == "nvml"
         users = one.workload.load.users
         if users == 4 and one.host == "http://b":
             raise study_server.Unfit("still busy")
@@ -336,7 +349,7 @@ def grid(files, tmp_path, monkeypatch):
 def test_a_sweep_runs_every_point_once_and_goes_on_where_it_was(grid, tmp_path):
     path, ran = grid
     said = []
-    folder, code, rows = study.sweep(str(path), str(tmp_path / "out"), False, said.append)
+    folder, code, rows = study.sweep(str(path), str(tmp_path / "out"), False, said.append, "nvml")
     assert ran == ["a load.users=1", "a load.users=4", "b load.users=1", "b load.users=4"]
     assert (tmp_path / "log").read_text() == "up\ndown\n"
     assert code == 3  # one point has no result
@@ -353,7 +366,7 @@ def test_a_sweep_runs_every_point_once_and_goes_on_where_it_was(grid, tmp_path):
     assert (table[2]["tp"], table[2]["usd_per_hour"], table[2]["makespan_s"]) == ("2", "3.0", "2.5")
 
     ran.clear()
-    _, _, again = study.sweep(str(path), str(folder), False, said.append)
+    _, _, again = study.sweep(str(path), str(folder), False, said.append, "nvml")
     assert ran == ["b load.users=4"]  # the others are there, and server a is not started
     assert (tmp_path / "log").read_text() == "up\ndown\n"
     assert again == rows
@@ -368,7 +381,7 @@ def test_an_interrupted_sweep_stops_its_servers_and_says_how_to_go_on(grid, tmp_
 
     monkeypatch.setattr(study, "run", interrupt)
     said = []
-    folder, code, rows = study.sweep(str(path), str(tmp_path / "out"), False, said.append)
+    folder, code, rows = study.sweep(str(path), str(tmp_path / "out"), False, said.append, "nvml")
     assert code == 130
     assert ran == ["a load.users=1"]
     assert (tmp_path / "log").read_text() == "up\ndown\n"
@@ -379,7 +392,7 @@ def test_an_interrupted_sweep_stops_its_servers_and_says_how_to_go_on(grid, tmp_
 def test_a_start_command_that_fails_fails_its_points_only(files, tmp_path, grid):
     path, ran = grid
     path.write_text(path.read_text().replace("echo up", "false; exit 7; echo up"))
-    _, code, rows = study.sweep(str(path), str(tmp_path / "out"), False, lambda _: None)
+    _, code, rows = study.sweep(str(path), str(tmp_path / "out"), False, lambda _: None, "nvml")
     assert code == 3
     assert [r["state"] for r in rows] == ["failed", "failed", "done", "failed"]
     assert "start command ended with 7" in rows[0]["error"]

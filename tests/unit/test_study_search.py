@@ -190,15 +190,17 @@ def test_an_slo_of_the_command_line_is_checked_like_the_files(searched):
 
 
 def test_the_command_prints_the_answer(searched, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(study_search, "run", Runs(16))
+    runs = Runs(16)
+    monkeypatch.setattr(study_search, "run", runs)
     monkeypatch.setattr(cli.cli_study, "report", lambda *_: None)
     path = tmp_path / "w.yaml"
     path.write_text(WORKLOAD.replace("{LOAD}", CLOSED))
     out = tmp_path / "found"
     code = cli.main(["search", str(path), "--vary", "users", "--host", "http://x", "--out",
-                     str(out)])  # fmt: skip
+                     str(out), "--gpu", "nvml"])  # fmt: skip
     said = capsys.readouterr().out.splitlines()
     assert code == 0
     assert "highest users that meets the SLOs: 16 (17 does not)" in said
     assert said[-1].endswith(f"probes, files in {out}")
+    assert {one.gpu for one in runs.points} == {"nvml"}
     assert workload.load(path).load.users == 1

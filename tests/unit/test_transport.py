@@ -34,9 +34,9 @@ BODY = token("a") + token("b", "length") + DONE
 class Asked:
     """One exchange: outcome, error text, the stream and the connection."""
 
-    def __init__(self, transport, body=b"{}", path="/v1/completions"):
+    def __init__(self, transport, body=b"{}", path="/v1/completions", kind=Stream):
         clock = LoopClock()
-        self.stream = Stream(backend("openai-completions"), clock)
+        self.stream = kind(backend("openai-completions"), clock)
         failure = None
         try:
             self.connection = transport.send(path, body, self.stream)
@@ -531,6 +531,44 @@ def test_a_stamp_is_the_kernels_not_the_busy_loops():
     held = read[0] - said[0]
     assert said[0] - 1000 <= asked.stream.event_ns[0] < said[0] + held / 2
     assert asked.stream.coalesced_reads == 1  # both events waited for the loop
+
+
+def test_a_first_token_is_read_before_the_next_ones_of_others():
+    """Otherwise it would wait for all of them, and be read together with its second."""
+    others, read = 5, []
+    held = threading.Event()
+    sent = threading.Barrier(others + 1, timeout=20)
+    all_sent = threading.Barrier(others + 2, timeout=20)
+
+    class Noted(Stream):
+        def on_body(self, data):
+            read.append("first" if self.last_token_ns is None else "next")
+            super().on_body(data)
+
+    def script(peer):
+        _, body = peer.request()
+        peer.send(SSE)
+        if body == b"next":
+            peer.send(chunk(token("a")))
+        held.wait(20)
+        if body == b"next":
+            peer.send(chunk(token("b", "length")))
+        sent.wait()
+        if body == b"first":
+            peer.send(chunk(token("b", "length")))
+        all_sent.wait()
+        peer.send(chunk(DONE) + END)
+
+    with Server(script) as server, client(server.url) as transport:
+        asking = [gevent.spawn(Asked, transport, b"next", kind=Noted) for _ in range(others)]
+        asking.append(gevent.spawn(Asked, transport, b"first", kind=Noted))
+        while len(read) < others or sum(1 for c in transport.in_flight if c.sent_ns) <= others:
+            gevent.sleep(0.001)
+        del read[:]
+        held.set()
+        all_sent.wait()  # the loop is busy while all of it comes
+        assert [a.get(timeout=20).outcome for a in asking] == [Outcome.OK] * (others + 1)
+    assert read[: others + 1] == ["first"] + ["next"] * others
 
 
 def test_without_kernel_stamps_the_process_clock_is_used_and_counted(monkeypatch):
