@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import os
 import time
+from collections.abc import Callable
 from typing import Any
 
 import gevent
@@ -22,6 +23,8 @@ _TFD_CLOEXEC = os.O_CLOEXEC
 _TFD_TIMER_ABSTIME = 1
 _READ_EVENT = 1
 _STARVED_SHARE = 0.05
+_LOOK_NS = 1_000_000
+_BEFORE_ALL = 2  # libev's highest priority, which first tokens have too
 NS = 1_000_000_000
 
 
@@ -93,6 +96,9 @@ class StepWatch:
 class LoopClock:
     """How late the loop is, to tell our own lag from a server that batches.
 
+    A turn begins when sockets are found ready and ends when all of them were read; then greenlets
+    go on. after_turn is called in between, in the hub.
+
     Late by its own turns, or because the machine gave this process no CPU: then a turn is short
     and events piled up all the same. The kernel counts how long a process waited for a CPU.
     """
@@ -101,34 +107,47 @@ class LoopClock:
         self._schedstat = -1
         with contextlib.suppress(OSError):  # not every kernel keeps it
             self._schedstat = os.open("/proc/self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
-        self._waited = (time.monotonic_ns(), self._waited_ns())
-        self.turn_start_ns = time.monotonic_ns()
+        self._waited_at_ns, self._waited_total_ns = time.monotonic_ns(), self._waited_ns()
+        self._starved_ns = 0
+        self.turn_start_ns = self.turn_end_ns = time.monotonic_ns()
         self.last_turn_ns = 0
+        self.after_turn: Callable[[], None] | None = None
+        self._greenlets_ns = 0  # what they took between the last two turns
+        self._cpu_ns = time.thread_time_ns()
         loop = get_hub().loop
-        self._check = loop.check()
+        self._check = loop.check(priority=_BEFORE_ALL)
         self._check.start(self._turn_starts)
         self._prepare = loop.prepare()
         self._prepare.start(self._turn_ends)
 
     def _turn_starts(self) -> None:
+        # CPU time: this ends with waiting for the sockets, where the loop is not late
+        self._greenlets_ns = time.thread_time_ns() - self._cpu_ns
         self.turn_start_ns = time.monotonic_ns()
 
     def _turn_ends(self) -> None:
-        self.last_turn_ns = time.monotonic_ns() - self.turn_start_ns
+        self.turn_end_ns = now = time.monotonic_ns()
+        self.last_turn_ns = now - self.turn_start_ns
+        self._cpu_ns = time.thread_time_ns()
+        if self.after_turn is not None:
+            self.after_turn()
 
     def lag_ns(self) -> int:
         """Longest that an event may have waited unread; called for suspicious reads only.
 
-        That is the turn before, or this one so far, or how long the process waited for a CPU
-        since the last call, when that was no negligible share of the time.
+        That is the turn before, or this one so far with the greenlets before it, or how long
+        the process waited for a CPU since it was looked at last, when that was no negligible
+        share of the time.
         """
-        now, waited = time.monotonic_ns(), self._waited_ns()
-        then, waited_then = self._waited
-        self._waited = (now, waited)
-        starved = waited - waited_then
-        if starved < _STARVED_SHARE * (now - then):
-            starved = 0
-        return max(self.last_turn_ns, now - self.turn_start_ns, starved)
+        now = time.monotonic_ns()
+        if now - self._waited_at_ns > _LOOK_NS:  # a late loop calls this many times in a turn
+            before, self._waited_total_ns = self._waited_total_ns, self._waited_ns()
+            self._starved_ns = self._waited_total_ns - before
+            if self._starved_ns < _STARVED_SHARE * (now - self._waited_at_ns):
+                self._starved_ns = 0
+            self._waited_at_ns = now
+        this_turn_ns = self._greenlets_ns + now - self.turn_start_ns
+        return max(self.last_turn_ns, this_turn_ns, self._starved_ns)
 
     def _waited_ns(self) -> int:
         """Time that this process waited for a CPU so far; 0 where the kernel does not say."""
@@ -139,6 +158,7 @@ class LoopClock:
 
     def close(self) -> None:
         """Stop watching the loop."""
+        self.after_turn = None
         self._check.stop()
         self._prepare.stop()
         if self._schedstat >= 0:

@@ -29,6 +29,7 @@ from tokenswarm.generator_prepare import Preparation
 from tokenswarm.generator_request import Sender
 from tokenswarm.generator_settle import Settler
 from tokenswarm.generator_share import Share
+from tokenswarm.pace import Pace
 from tokenswarm.records import Record
 from tokenswarm.snapshot import Snapshot
 from tokenswarm.transport import Transport
@@ -69,9 +70,11 @@ class Generator:
         self._settler = Settler(
             share, course, self.snapshot, self.clock, objectives, count, redact, on_record
         )
+        self._pace = Pace(self.clock)
         self.sender = Sender(
-            share, course, backend, transport, self.snapshot, self.clock, self._settler.add
-        )
+            share, course, backend, transport, self.snapshot, self.clock, self._pace,
+            self._settler.add,
+        )  # fmt: skip
         parts = (share, course, self._preparation, self.sender, self.snapshot, self._alarm)
         self._loop: ClosedLoop | OpenLoop = (
             OpenLoop(*parts) if self.load.mode == "open" else ClosedLoop(*parts, on_stage_done)
@@ -141,6 +144,7 @@ class Generator:
         self._settler.close()
         self._preparation.close()
         self._loop.close()
+        self._pace.close()
         self.transport.close()
         self.clock.close()
         self._alarm.close()

@@ -162,6 +162,8 @@ class ClosedLoop:
             finally:
                 self.users -= 1
                 health.slots_ns += time.monotonic_ns() - taken_ns
+            if answer is None:
+                return
             if j in self._talks:
                 self._talks[j].heard(answer.text)
                 if j in self._held and not self._talks[j].goes_on:

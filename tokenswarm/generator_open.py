@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from tokenswarm import arrivals
 from tokenswarm.clock import Alarm
-from tokenswarm.feed import Feed
+from tokenswarm.feed import Feed, Item
 from tokenswarm.generator_course import Course
 from tokenswarm.generator_prepare import Preparation
 from tokenswarm.generator_request import Sender
@@ -78,7 +78,11 @@ class OpenLoop:
             if limit is not None and len(course.requests) >= limit:
                 self._snapshot.stage(arrival.stage).dropped += 1
                 continue
-            course.spawn(self._sender.issue, arrival.stage, item, due_ns)
+            course.spawn(self._issue, arrival.stage, item, due_ns)
+
+    def _issue(self, stage: int, item: Item, due_ns: int) -> None:
+        if self._sender.issue(stage, item, due_ns) is None:
+            self._snapshot.stage(stage).dropped += 1
 
     def enter(self, stage: int, start_ns: int) -> None:
         """Nothing waits for the word: the plan has every instant."""

@@ -21,6 +21,7 @@ from tokenswarm.clock import LoopClock
 from tokenswarm.feed import Item
 from tokenswarm.generator_course import Course
 from tokenswarm.generator_share import Share
+from tokenswarm.pace import Pace
 from tokenswarm.records import Outcome, Record
 from tokenswarm.snapshot import Snapshot, StageStats
 from tokenswarm.stream import Stream
@@ -48,9 +49,11 @@ class Sender:
         transport: Transport | Balanced,
         snapshot: Snapshot,
         clock: LoopClock,
+        pace: Pace,
         done: Settle,
     ) -> None:
         self.in_flight = 0
+        self._pace = pace
         self._share, self._course = share, course
         self._backend, self._transport = backend, transport
         self._snapshot, self._clock, self._done = snapshot, clock, done
@@ -77,8 +80,14 @@ class Sender:
         self._cut.set()
         return self._transport.cancel_all(why)
 
-    def issue(self, stage: int, item: Item, due_ns: int, held: Held | None = None) -> Stream:
-        """Send one request and wait for its answer. held: its session's own connection."""
+    def issue(self, stage: int, item: Item, due_ns: int, held: Held | None = None) -> Stream | None:
+        """Send one request and wait for its answer. held: its session's own connection.
+
+        None when the run was cut before it could be sent.
+        """
+        self._pace.wait()
+        if self._cut.is_set():
+            return None
         prompt, _ = item
         stats = self._snapshot.stage(stage)
         stats.started += 1

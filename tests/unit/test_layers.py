@@ -17,7 +17,7 @@ LAYERS = (
     ("backends", "sse", "shapes", "arrivals", "measure", "histogram", "snapshot", "slo",
      "validity", "compare", "economics", "drift", "lengths", "traces", "figures", "run",
      "resampling", "search", "steady", "samples", "clock", "target", "lookalike", "offload",
-     "apart"),
+     "apart", "pace"),
     ("tokens", "prompts", "workload", "transport", "stream", "server_side", "simulator",
      "chat_template", "feed", "talks"),
     ("generator", "users", "distributed", "study", "calibrate", "probe", "check", "launch",
