@@ -72,6 +72,15 @@ def test_what_was_due_and_not_reported_is_lost_to_the_request():
     assert here.snapshot.total().lost == 0
 
 
+@pytest.mark.parametrize(("received", "more"), [(7, 0), (9, 2), (3, 0)])
+def test_records_whose_report_never_came_are_told_of(received, more):
+    away = gone(0, ended=7)
+    away.records_received = received
+    run = made(away)
+    account_for_the_lost(run, None)
+    assert [w.split(":")[1].split()[0] for w in run.warnings] == [str(more)] * bool(more)
+
+
 def test_in_a_run_that_was_stopped_only_what_was_due_by_then_is_lost():
     away = gone(0, ended=1)
     account_for_the_lost(made(away), PLAN[40].due_ns)

@@ -12,7 +12,7 @@ from typing import Any
 
 from tokenswarm import arrivals
 from tokenswarm.offload import offload
-from tokenswarm.run import Run
+from tokenswarm.run import Run, Worker
 
 _MOST_COUNTED = 500_000  # arrivals of a plan that are counted beforehand
 
@@ -28,6 +28,7 @@ def account_for_the_lost(run: Run, until_ns: int | None) -> None:
     n = sum(w.k is not None for w in run.workers.values())
     for worker in gone:
         worker.state = "lost"
+        _tell_of_late_records(run, worker)
         shares: Counter[int] | None = None
         if run.workload.load.mode == "open":
             shares = offload(count_stripe, run.workload, worker.k, n, until_ns)
@@ -40,6 +41,16 @@ def account_for_the_lost(run: Run, until_ns: int | None) -> None:
             stats.lost += lost
             if lost:
                 stats.outcomes["lost"] += lost
+
+
+def _tell_of_late_records(run: Run, worker: Worker) -> None:
+    """Records leave just before the report that counts them, which may be the one that is lost."""
+    more = worker.records_received - worker.snapshot.records
+    if more > 0:
+        run.warnings.append(
+            f"worker {worker.id}: {more} of its requests that count as lost have a record in "
+            "requests.jsonl: they had ended, but it fell silent before it reported them"
+        )
 
 
 def count_stripe(work: Any, k: int, n: int, until_ns: int | None) -> Counter[int]:
