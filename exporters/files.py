@@ -10,6 +10,7 @@ import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from tokenswarm.run import Run
 
@@ -46,6 +47,32 @@ def try_write(path: Path, content: bytes, run: Run | None = None) -> str | None:
     except OSError as error:
         return report(run, path, error)
     return None
+
+
+class FileAtEnd:
+    """A sink that writes one file when a run ends, into the run's folder or else into out."""
+
+    def __init__(self, out: Path | None = None) -> None:
+        self._out = out
+
+    def write(self, out: Path, run: Run, summary: dict[str, Any]) -> str | None:
+        """Write the file into a folder; None when it is there, else the text that says why not."""
+        raise NotImplementedError
+
+    def start(self, run: Run) -> None:
+        """Nothing yet."""
+
+    def interval(self, run: Run) -> None:
+        """Nothing yet."""
+
+    def finish(self, run: Run, summary: dict[str, Any]) -> None:
+        """Write the file; what could not be written is a warning of the summary."""
+        out = run.out or self._out
+        if out is not None and (problem := self.write(out, run, summary)):
+            summary["warnings"].append(problem)
+
+    def close(self) -> None:
+        """Nothing to close."""
 
 
 class Appender:

@@ -36,25 +36,9 @@ def _there(path: Path) -> Path | None:
     return path if path.is_file() else None
 
 
-class HtmlFile:
+class HtmlFile(files.FileAtEnd):
     """Writes report.html when a run ends."""
 
-    def __init__(self, out: Path | None = None) -> None:
-        self._out = out
-
-    def start(self, run: Run) -> None:
-        """Nothing yet."""
-
-    def interval(self, run: Run) -> None:
-        """Nothing yet."""
-
-    def finish(self, run: Run, summary: dict[str, Any]) -> None:
+    def write(self, out: Path, run: Run, summary: dict[str, Any]) -> str | None:
         """Draw the page and write it."""
-        out = run.out or self._out
-        if out is not None:
-            problem = write(out, summary, run)
-            if problem:
-                summary["warnings"].append(problem)
-
-    def close(self) -> None:
-        """Nothing to close."""
+        return write(out, summary, run)

@@ -68,25 +68,9 @@ def build(summary: dict[str, Any]) -> bytes:
     return document + b"\n"
 
 
-class JUnit:
+class JUnit(files.FileAtEnd):
     """Writes junit.xml when a run ends."""
 
-    def __init__(self, out: Path | None = None) -> None:
-        self._out = out
-
-    def start(self, run: Run) -> None:
-        """Nothing yet."""
-
-    def interval(self, run: Run) -> None:
-        """Nothing yet."""
-
-    def finish(self, run: Run, summary: dict[str, Any]) -> None:
+    def write(self, out: Path, run: Run, summary: dict[str, Any]) -> str | None:
         """Write the file."""
-        out = run.out or self._out
-        if out is not None:
-            problem = files.try_write(out / FILE, build(summary), run)
-            if problem:
-                summary["warnings"].append(problem)
-
-    def close(self) -> None:
-        """Nothing to close."""
+        return files.try_write(out / FILE, build(summary), run)

@@ -195,26 +195,13 @@ def to_json(summary: dict[str, Any]) -> bytes:
     return orjson.dumps(summary, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
 
-class Summary:
+class Summary(files.FileAtEnd):
     """Writes summary.json when a run ends."""
-
-    def __init__(self, out: Path | None = None) -> None:
-        self._out = out
 
     def start(self, run: Run) -> None:
         """Refuse hardware that could not be reckoned with at the end. Raises BadInput."""
         economics.described(_hardware(run))
 
-    def interval(self, run: Run) -> None:
-        """Nothing yet."""
-
-    def finish(self, run: Run, summary: dict[str, Any]) -> None:
+    def write(self, out: Path, run: Run, summary: dict[str, Any]) -> str | None:
         """Write the file."""
-        out = run.out or self._out
-        if out is not None:
-            problem = files.try_write(out / FILE, to_json(summary), run)
-            if problem:
-                summary["warnings"].append(problem)
-
-    def close(self) -> None:
-        """Nothing to close."""
+        return files.try_write(out / FILE, to_json(summary), run)
