@@ -59,6 +59,18 @@ def add_gpu(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
+def _warn_without_gpus(gpu: str | None, say: Any) -> None:
+    """Each run says it too, into its own log."""
+    if gpu is None:
+        return
+    from tokenswarm.server_side_nvml import LocalGpus
+
+    gpus = LocalGpus()
+    if not gpus.look():
+        say(f"warning: {gpus.problem}; the runs go on without it")
+    gpus.close()
+
+
 def search_options(parser: argparse.ArgumentParser) -> None:
     """Options of `tokenswarm search`."""
     _explain(parser, _SEARCH)
@@ -95,6 +107,7 @@ def search(args: argparse.Namespace) -> int:
         args.precision, args.probes, args.workers, args.out, args.warm_start,
         gpu=args.gpu,
     )  # fmt: skip
+    _warn_without_gpus(args.gpu, say)
     found = run(options, say)
     report(found.folder, found.rows, {}, say)
     what = args.vary
@@ -129,6 +142,7 @@ def sweep(args: argparse.Namespace) -> int:
     from tokenswarm.study import sweep as run
 
     say = sayer(sys.stdout)
+    _warn_without_gpus(args.gpu, say)
     folder, code, rows = run(args.study, args.out, args.simulated, say, args.gpu)
     labels = {Path(row["folder"]).name: row["target"] for row in rows if row["folder"]}
     report(folder, rows, labels, say)

@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import gevent
 from gevent import get_hub
+from gevent.event import Event
 
 _CLOCK_REALTIME = 0
 _TFD_NONBLOCK = os.O_NONBLOCK
@@ -37,12 +37,13 @@ class _Itimerspec(ctypes.Structure):
 
 
 class Alarm:
-    """Sleeps a greenlet until an instant of CLOCK_REALTIME; one greenlet at a time."""
+    """Sleeps a greenlet until an instant of CLOCK_REALTIME, or until it is woken; one at a time."""
 
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._fd: int = self._libc.timerfd_create(_CLOCK_REALTIME, _TFD_NONBLOCK | _TFD_CLOEXEC)
         self._watcher: Any = None
+        self._woken = Event()  # for kernels without timerfd
         if self._fd >= 0:
             self._watcher = get_hub().loop.io(self._fd, _READ_EVENT)
 
@@ -52,11 +53,21 @@ class Alarm:
         if left <= 0:
             return
         if self._watcher is None:  # no timerfd on this kernel: gevent's own timers
-            gevent.sleep(left / NS)
+            self._woken.clear()
+            self._woken.wait(timeout=left / NS)
             return
+        self._set(instant_ns)
+        get_hub().wait(self._watcher)
+
+    def wake(self) -> None:
+        """Let the greenlet that sleeps go on now; nothing happens where none does."""
+        self._woken.set()
+        if self._watcher is not None:
+            self._set(1)
+
+    def _set(self, instant_ns: int) -> None:
         at = _Itimerspec(_Timespec(0, 0), _Timespec(instant_ns // NS, instant_ns % NS))
         self._libc.timerfd_settime(self._fd, _TFD_TIMER_ABSTIME, ctypes.byref(at), None)
-        get_hub().wait(self._watcher)
 
     def close(self) -> None:
         """Give the file descriptor back."""

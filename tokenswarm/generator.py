@@ -127,6 +127,8 @@ class Generator:
         """
         requests = self._course.requests
         self.hurry(seconds)
+        gevent.sleep(0)  # what was due is sent first: it had its time
+        self._pace.wait()
         while len(requests) and (left := self._drain_until - time.monotonic()) > 0:
             requests.join(timeout=min(left, 0.1))
         cancelled = self.sender.cut("still running when the run ended (load.drain)")
@@ -139,8 +141,9 @@ class Generator:
         self._drain_until = min(self._drain_until, time.monotonic() + seconds)
 
     def close(self) -> None:
-        """Free sockets and watchers."""
+        """Free sockets and watchers; what is still in flight, in a run given up, is cut."""
         self.stop()
+        self.sender.cut("the run was given up")
         self._settler.close()
         self._preparation.close()
         self._loop.close()

@@ -110,7 +110,8 @@ class ClosedLoop:
                 self._exhaust(index, None)
         else:
             if stages[-1].duration is None:
-                gevent.joinall([s for s in slots.values() if not s.ready()])
+                last = gevent.spawn(gevent.joinall, list(slots.values()))
+                gevent.wait([last, course.stopped], count=1)
         self._stage = len(stages)
         course.stopping = True
         course.stopped.set()  # users who think need not think to the end

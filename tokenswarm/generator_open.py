@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Iterator
 
 from tokenswarm import arrivals
-from tokenswarm.clock import Alarm
+from tokenswarm.clock import NS, Alarm
 from tokenswarm.feed import Feed, Item
 from tokenswarm.generator_course import Course
 from tokenswarm.generator_prepare import Preparation
@@ -39,6 +39,9 @@ class OpenLoop:
         self._share, self._course, self._preparation = share, course, preparation
         self._sender, self._snapshot, self._alarm = sender, snapshot, alarm
         self._arrivals: Iterator[arrivals.Arrival] = iter(())
+        durations = [stage.duration for stage in share.stages]
+        self._ends_s = None if None in durations else sum(durations)
+        course.at_stop.append(alarm.wake)
         self._feed: Feed | None = None
 
     @property
@@ -63,7 +66,10 @@ class OpenLoop:
         self._feed.wait_ready(wanted)
 
     def run(self) -> None:
-        """Start every request of the stripe; returns when the last one was started."""
+        """Start every request of the stripe; returns when the last one was started.
+
+        Where all stages have a duration, no sooner than the plan's end: draining begins there.
+        """
         assert self._feed is not None
         course, limit = self._course, self._share.max_in_flight
         for arrival in self._arrivals:
@@ -79,6 +85,8 @@ class OpenLoop:
                 self._snapshot.stage(arrival.stage).dropped += 1
                 continue
             course.spawn(self._issue, arrival.stage, item, due_ns)
+        if self._ends_s is not None and not course.stopping:
+            self._alarm.wait_until(course.start_ns + round(self._ends_s * NS))
 
     def _issue(self, stage: int, item: Item, due_ns: int) -> None:
         if self._sender.issue(stage, item, due_ns) is None:

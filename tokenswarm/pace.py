@@ -27,6 +27,7 @@ class Pace:
 
     def __init__(self, clock: LoopClock) -> None:
         self._clock = clock
+        self._closed = False
         self._waiting: deque[Waiter] = deque()
         # While it is active the loop looks at its sockets without waiting for them.
         self._restless = get_hub().loop.idle()
@@ -34,6 +35,8 @@ class Pace:
 
     def wait(self) -> None:
         """Return when it is this greenlet's turn: at once, unless many others go on too."""
+        if self._closed:
+            return
         if not self._waiting:
             if time.monotonic_ns() - self._clock.turn_end_ns < _BUDGET_NS:
                 return
@@ -52,7 +55,8 @@ class Pace:
             self._restless.stop()
 
     def close(self) -> None:
-        """Let all who wait go on."""
+        """Let all who wait go on, and nobody wait any more."""
+        self._closed = True
         self._clock.after_turn = None
         self._restless.stop()
         while self._waiting:

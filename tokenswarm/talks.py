@@ -99,6 +99,8 @@ def stage_sessions(
     With a number of requests the sessions are those that hold the stage's first so many turns;
     the last one may be cut short.
     """
+    if k >= users:  # more workers than users: no session is ever this one's
+        return
     base = stage * STAGE_SESSIONS
     begin = source.first_index(base)
     for local in itertools.count():

@@ -128,8 +128,10 @@ def _rate_not_reached(run: Run, stats: StageStats) -> Iterator[str]:
 
 def _arrivals_dropped(run: Run, stats: StageStats) -> Iterator[str]:
     if stats.dropped:
-        yield (f"{stats.dropped} of {stats.due} arrivals were dropped: the server was slower than "
-               "the plan and load.max_in_flight was reached")  # fmt: skip
+        why = ("the server was slower than the plan and load.max_in_flight was reached"
+               if run.workload.load.max_in_flight is not None
+               else "the run was cut before they could be sent")  # fmt: skip
+        yield f"{stats.dropped} of {stats.due} arrivals were dropped: {why}"
 
 
 def _generator_saturated(run: Run, _: StageStats) -> Iterator[str]:

@@ -114,6 +114,12 @@ def unknown_setting(tmp, engine):
     return run(tmp, engine.url, "--set", "load.stages.0.user=8")
 
 
+def too_little_room(tmp, engine):
+    return run(
+        tmp, engine.url, "--workers", "2", load={"users": 4, "requests": 8, "max_in_flight": 1}
+    )
+
+
 def no_workload(tmp, engine):
     return start(run_command(tmp / "nothing.yaml", engine.url, tmp / "out"), tmp / "out").finish()
 
@@ -180,6 +186,8 @@ CASES = {
                                     "'application/json'", "Is streaming off"]),
     "unknown keys": (unknown_keys, ["workload.yaml:", "'lod'", "'load'", "'ouput_tokens'",
                                     "'output_tokens'"]),
+    "too little room": (too_little_room, ["load.max_in_flight: 1 cannot be shared out among 2 "
+                                          "workers: start at most 1, or raise it"]),
     "unknown setting": (unknown_setting, ["--set load.stages.0.user=8"]),
     "no workload": (no_workload, ["nothing.yaml"]),
     "no tokenizer": (no_tokenizer, ["nothing"]),

@@ -61,6 +61,17 @@ def test_without_timerfd_gevents_timers_serve(monkeypatch):
     made.close()
 
 
+def test_it_can_be_woken_and_sleeps_again_afterwards(alarm):
+    sleeper = gevent.spawn(alarm.wait_until, time.time_ns() + 60_000 * MS)
+    gevent.sleep(0.01)
+    alarm.wake()
+    sleeper.get(timeout=20)
+    alarm.wake()  # nobody sleeps: the next one is not woken by it
+    due = time.time_ns() + 30 * MS
+    alarm.wait_until(due)
+    assert time.time_ns() >= due
+
+
 def test_a_closed_alarm_can_be_closed_again():
     made = Alarm()
     made.close()

@@ -306,6 +306,38 @@ def test_what_is_still_running_when_the_drain_is_over_is_cancelled_and_counted()
     assert share.stats.in_flight == 0
 
 
+def test_what_was_due_before_the_end_is_sent_even_if_the_drain_is_none():
+    load = "load: {mode: open, arrivals: constant, rate_per_s: 2000, duration: 100ms}"
+    share = Share(load, wire=Wire(60))
+    share.generator.prepare()
+    gevent.spawn(time.sleep, 0.1)  # holds the loop: all arrivals are late at once
+    share.run(drain=0)
+    assert (share.wire.sent, share.stats.dropped, share.cancelled) == (200, 0, 200)
+    assert [r.outcome for r in share.records] == [Outcome.CANCELLED] * 200
+
+
+def test_a_drain_begins_at_the_end_of_the_last_stage_not_at_its_last_arrival():
+    load = "load: {mode: open, arrivals: constant, rate_per_s: 2, duration: 1s}"
+    share = Share(load, wire=Wire(0.2)).run(drain=0)
+    assert [r.outcome for r in share.records] == [Outcome.OK] * 2
+    assert time.time_ns() - share.start_ns >= 1 * NS
+
+
+@pytest.mark.parametrize(
+    "load",
+    ["{users: 2, requests: 100}", "{mode: open, arrivals: constant, rate_per_s: 0.01, requests: 9}",
+     "{mode: open, arrivals: constant, rate_per_s: 0.01, duration: 900s}"],
+)  # fmt: skip
+def test_stopping_wakes_whoever_waits_and_the_drain_has_its_own_length(load):
+    share = Share(f"load: {load}", wire=Wire(60))
+    gevent.spawn_later(0.1, share.generator.stop)
+    began = time.monotonic()
+    share.run(drain=0.1)
+    assert time.monotonic() - began < 20
+    assert {r.outcome for r in share.records} == {Outcome.CANCELLED}
+    assert share.stats.in_flight == share.stats.dropped == 0
+
+
 def test_hurrying_shortens_a_drain_that_is_going_on():
     share = Share("load: {users: 2, duration: 50ms}", wire=Wire(60))
     gevent.spawn_later(0.2, share.generator.hurry, 0)

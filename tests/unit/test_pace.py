@@ -92,3 +92,4 @@ def test_closing_lets_all_go_on(clock):
     pace.close()
     gevent.joinall(waiting, timeout=20)
     assert all(g.successful() for g in waiting)
+    pace.wait()  # and nobody waits any more

@@ -203,4 +203,5 @@ def test_the_command_prints_the_answer(searched, tmp_path, monkeypatch, capsys):
     assert "highest users that meets the SLOs: 16 (17 does not)" in said
     assert said[-1].endswith(f"probes, files in {out}")
     assert {one.gpu for one in runs.points} == {"nvml"}
+    assert said[0].startswith("warning: --gpu nvml: ")  # no machine for tests has any
     assert workload.load(path).load.users == 1

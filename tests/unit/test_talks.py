@@ -51,6 +51,11 @@ def test_all_workers_together_have_every_session_once(n: int) -> None:
     assert sum(turns for share in shares for _, turns in share) == 20
 
 
+def test_a_worker_beyond_the_users_has_no_sessions_and_does_not_look_for_ever() -> None:
+    assert list(stage_sessions(Source(live=False), 0, None, 2, 2, 3)) == []
+    assert next(stage_sessions(Source(live=False), 0, None, 2, 1, 3)) == (1, 1)
+
+
 def test_the_last_session_is_cut_to_the_number_of_requests() -> None:
     assert list(stage_sessions(Source(live=False), 0, 5, 1, 0, 1)) == [(0, 3), (1, 1), (2, 1)]
 

@@ -169,6 +169,7 @@ class Master:
         run = start.make_run(work, host, self.options)
         self._make_folder(run)
         run.workers = self._crew.assign(ready)
+        start.require_room(run)
         self.run = run
         stages = Stages(run, self._crew)
         self._open_files(run)

@@ -56,6 +56,20 @@ def make_run(work: Any, host: str, options: Options) -> Run:
     return run
 
 
+def require_room(run: Run) -> None:
+    """Raises BadInput where a worker would have to keep to less than one request in flight."""
+    load, workers = run.workload.load, len(run.workers)
+    if load.max_in_flight is None:
+        return
+    if load.mode == "closed":  # a worker without users needs no room
+        workers = min(workers, max(int(s.most_users) for s in load.resolved_stages()))
+    if load.max_in_flight < workers:
+        raise BadInput(
+            f"load.max_in_flight: {load.max_in_flight} cannot be shared out among {workers} "
+            f"workers: start at most {load.max_in_flight}, or raise it"
+        )
+
+
 def send_plans(run: Run, crew: Crew) -> None:
     """Tell each worker its stripe of the plan."""
     text = workload.dump(run.workload)
