@@ -134,7 +134,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _quick_dtype() -> str:
-    """bfloat16 where the processor computes with it; elsewhere it is ten times slower than floats."""
+    """bfloat16 where the processor computes with it; elsewhere it is far slower than floats."""
     flags = Path("/proc/cpuinfo").read_text(errors="replace").split()
     return "bfloat16" if {"avx512_bf16", "amx_bf16"} & set(flags) else "float32"
 
