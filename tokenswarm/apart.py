@@ -82,6 +82,8 @@ class Apart:
                         self._start()
                     return self._ask(items, hurry)
                 except OSError as e:
+                    if not self._is_usable:  # closed while it was asked: nobody wants the answer
+                        raise gevent.GreenletExit from None
                     self._give_up(e)
         return offload(self._function, items)
 

@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import gevent
@@ -53,6 +54,18 @@ def test_greenlets_take_turns(apart):
     asked = [gevent.spawn(work, [k, k + 1], hurry=bool(k % 2)) for k in range(20)]
     gevent.joinall(asked, raise_error=True)
     assert [[i for i, _ in g.value] for g in asked] == [[k, k + 1] for k in range(20)]
+
+
+def test_closing_while_it_is_asked_is_the_end_and_no_fault(apart, caplog):
+    work = apart(lambda items: time.sleep(60))
+    asked = gevent.spawn(work, [1])
+    while work.pid is None:
+        gevent.sleep(0.001)
+    gevent.sleep(0.01)
+    work.close()
+    asked.join(timeout=20)
+    assert isinstance(asked.value, gevent.GreenletExit)
+    assert caplog.text == ""
 
 
 @pytest.mark.parametrize("error", [BadInput("one", "two"), ValueError("bad"), KeyError(3)])
