@@ -57,6 +57,7 @@ class Apart:
         self.pid: int | None = None
         self._to = self._from = -1
         self._is_usable = True
+        self._is_asked = False
 
     def start(self) -> None:
         """Fork the child now."""
@@ -88,6 +89,7 @@ class Apart:
         return offload(self._function, items)
 
     def _ask(self, items: Sequence[Any], hurry: bool) -> list[Any]:
+        self._is_asked = True
         try:
             asked = pickle.dumps(items, protocol=5)
             _write(self._to, _HEADER.pack(hurry, len(asked)) + asked)
@@ -96,6 +98,10 @@ class Apart:
         except gevent.GreenletExit:  # its answer is still to come: nobody else may take it
             self.close()
             raise
+        finally:
+            self._is_asked = False
+            if not self._is_usable:
+                self._close_pipes()
         made = pickle.loads(answer)
         if failed:
             raise made
@@ -132,11 +138,17 @@ class Apart:
         if self.pid is None:
             return
         pid, self.pid = self.pid, None
-        os.close(self._to)
-        os.close(self._from)
         with contextlib.suppress(OSError):
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
+        if not self._is_asked:  # whoever asks sees the pipe end, and could not if it were closed
+            self._close_pipes()
+
+    def _close_pipes(self) -> None:
+        for fd in (self._to, self._from):
+            if fd >= 0:
+                os.close(fd)
+        self._to = self._from = -1
 
 
 def _write(fd: int, data: bytes) -> None:
