@@ -27,8 +27,7 @@ tokenizers: setup  ## tokenizers of ten well-known models, for the tests of exac
 
 # An engine that cannot be installed here is skipped by its tests, which say why.
 test-engines: setup  ## the product against real engines (under 15 minutes)
-	-bash benchmarks/setup/engines_vllm.sh
-	-bash benchmarks/setup/engines_llamacpp.sh
+	-$(MAKE) -k -j 2 engines
 	$(PYTHON) -m pytest -q -rs -m engine tests/engines || $(AGAIN) -m engine tests/engines
 
 bench: ground-truth engines-vllm tokenizers  ## accuracy, CPU per event, memory, prompts per second
