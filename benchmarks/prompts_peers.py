@@ -7,6 +7,7 @@ Prints one JSON line: prompts made, seconds, CPU seconds, peak memory and how ma
 from __future__ import annotations
 
 import json
+import os
 import resource
 import sys
 import time
@@ -42,6 +43,8 @@ def aiperf(folder: str, tokens: int) -> Iterator[str]:
 
 def vllm(folder: str, tokens: int) -> Iterator[str]:
     """Vocabulary ids, decoded and encoded again until they fit."""
+    # Without it the kernels of a processor that this may not be are loaded, and end the process.
+    os.environ.setdefault("VLLM_TARGET_DEVICE", "cpu")
     from transformers import AutoTokenizer
     from vllm.benchmarks.datasets import RandomDataset
 
