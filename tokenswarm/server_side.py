@@ -231,8 +231,8 @@ class Watch:
                 return
 
     def _look(self) -> None:
-        self._looks += 1
         looked = [page.look() for page in self._pages]
+        self._looks += 1  # not one that the end of the run cut off
         if not all(looked):
             self._failed += 1
             self.found["now"] = None  # half a sum would look like a change

@@ -46,7 +46,8 @@ def test_gpus_stand_beside_the_engines_figures(tmp_path, engine, driver):
     assert server["urls"][-1] == "nvml:localhost"
     assert server["gauges"]["gpu_use"] == pytest.approx({"mean": 0.65, "max": 0.65})
     assert server["gauges"]["gpu_memory_bytes"]["max"] == 64 * GIB
-    assert server["counts"]["gpu_energy_j"] == 3 * (server["looks"] - 1)
+    # 3 J a question; one may have been asked for a look that the end of the run cut off
+    assert server["counts"]["gpu_energy_j"] / 3 - server["looks"] in (-1, 0)
     assert server["gpus"]["1"]["name"] == "NVIDIA L4"
     assert server["tokens"]["output_tokens"]["difference"] == 0
     rows = timeline(done.folder)

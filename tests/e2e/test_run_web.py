@@ -1,5 +1,6 @@
 """Locust's web UI: several runs in one sitting, each with its own results, its own table true."""
 
+import contextlib
 import json
 import os
 import signal
@@ -88,16 +89,23 @@ def engine():
         yield process
 
 
-def sit(workers, tmp, engine):
-    """Runs started and stopped one after the other: (run, table) of each."""
+@contextlib.contextmanager
+def seated(workers, tmp, engine, *options):
+    """A web UI that is ready for its first start."""
     port = free_port()
     file = written(tmp, workload(load={"users": 2, "requests": 30}))
     command = [sys.executable, "-m", "tokenswarm.cli", "run", str(file), "--host", engine.url,
-               "--workers", str(workers), f"--web={port}",
-               "--export", "prometheus=off"]  # fmt: skip
-    runs = {}
+               "--workers", str(workers), f"--web={port}", "--export", "prometheus=off",
+               *options]  # fmt: skip
     with running(command, tmp, cwd=tmp) as going:
-        made = Sitting(going, port, tmp, engine, workers)
+        yield Sitting(going, port, tmp, engine, workers)
+
+
+def sit(workers, tmp, engine):
+    """Runs started and stopped one after the other: (run, table) of each."""
+    runs = {}
+    with seated(workers, tmp, engine) as made:
+        going = made.going
         family = psutil.Process(going.process.pid).children(recursive=True)
         made.begin(user_count=3)
         runs["by requests"] = made.run()
@@ -129,6 +137,21 @@ def sitting(request, sittings):
 
 
 NAMES = ["by requests", "by time", "by requests again", "stopped"]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_start_that_takes_its_time_is_shown_as_one_and_can_be_stopped(tmp_path, engine, workers):
+    """Locust's page would take "ready" for the end of the start, and offer its form again."""
+    with seated(workers, tmp_path, engine, "--wait-ready", "90") as made:
+        made.begin(user_count=3, host=f"http://127.0.0.1:{free_port()}")
+        made.going.wait_for(lambda: made.state() == "spawning", "the start")
+        time.sleep(3)  # Locust answers from a cache of two seconds
+        assert made.state() == "spawning"
+        made.stop()
+        made.going.wait_for(lambda: made.state() == "stopped", "the end of the start")
+        made.begin(user_count=3)
+        finished, table = made.run()
+    assert finished.summary["requests"]["ok"] == table["Aggregated"]["num_requests"] == 30
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -132,6 +132,9 @@ class LocustMaster:
             return
         if environment.web_ui is not None:
             environment.web_ui._cancel_run_time_timer()  # the plan has the form's duration
+            # Its page asks how things are and, were they still "ready" while the server is asked
+            # and prompts are cut, would take the start for over and offer the form again.
+            self.runner.update_state("spawning")
         self.refused = ()
         try:
             self.master.begin(environment.host, self._overrides(), self._ready())
