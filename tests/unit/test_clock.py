@@ -95,6 +95,27 @@ def test_a_step_of_the_wall_clock_is_seen_once(monkeypatch):
     assert abs(watch.step_ns()) < 2 * MS
 
 
+def test_what_greenlets_took_before_a_turn_counts_as_lag_of_the_loop():
+    """What came meanwhile is read only then, though the turn itself has just begun."""
+    clock, lags = LoopClock(), []
+    check = gevent.get_hub().loop.check()
+
+    def busy():
+        until = time.thread_time_ns() + 50 * MS
+        while time.thread_time_ns() < until:
+            pass
+
+    try:
+        gevent.sleep(0.01)
+        check.start(lambda: lags.append(clock.lag_ns()))
+        gevent.spawn(busy).join()
+        gevent.sleep(0.001)
+    finally:
+        check.stop()
+        clock.close()
+    assert max(lags) >= 50 * MS
+
+
 def test_the_loop_clock_sees_a_loop_that_was_held():
     clock = LoopClock()
     try:

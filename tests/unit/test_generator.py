@@ -262,6 +262,28 @@ def test_max_in_flight_lets_a_closed_loops_users_wait():
     assert share.wire.most == 2
 
 
+def test_users_who_send_at_once_leave_a_few_in_a_turn_of_the_loop():
+    turns, sent = [0], []
+
+    class Slow(Wire):
+        def send(self, *args, **options):
+            sent.append(turns[-1])
+            until = time.monotonic_ns() + 1_000_000
+            while time.monotonic_ns() < until:
+                pass
+            return super().send(*args, **options)
+
+    check = gevent.get_hub().loop.check()
+    check.start(lambda: turns.append(turns[-1] + 1))
+    try:
+        Share("load: {users: 40, requests: 40}", wire=Slow(0.2)).run()
+    finally:
+        check.stop()
+    assert len(sent) == 40
+    # 4 ms a turn, and those that went on before the first one had used them up
+    assert max(map(sent.count, sent)) <= 6
+
+
 # -- open loop ---------------------------------------------------------------------------------
 
 
