@@ -17,7 +17,6 @@ from tokenswarm.clock import LoopClock
 from tokenswarm.records import BadInput, Outcome, Prompt, Record
 from tokenswarm.stream import Stream, settle
 from tokenswarm.transport import Transport
-from tokenswarm.transport_connection import Connection
 from tokenswarm.transport_errors import TransportError
 
 _POLL_S = 0.5
@@ -165,7 +164,7 @@ def _refusal(transport: Transport, record: Record) -> BadInput:
 
 def reach(transport: Transport) -> None:
     """Only see whether something listens. Raises BadInput when nothing does."""
-    connection = Connection(transport.target)
+    connection = transport.connection()
     try:
         connection.open(transport.timeouts.connect, transport.tls)
     except TransportError as e:

@@ -26,6 +26,7 @@ from tokenswarm.transport_connection import Connection
 from tokenswarm.transport_errors import TransportError
 from tokenswarm.transport_held import Held
 from tokenswarm.transport_open import Addresses, proxy_headers, resolve
+from tokenswarm.transport_ready import Readiness
 
 _SWEEP_S = 0.1
 _RACE_NS = 1_000_000_000
@@ -43,8 +44,10 @@ class Transport:
         headers: tuple[tuple[str, str], ...] = (),
         tls: ssl.SSLContext | None = None,
         keep_alive: bool = True,
+        ready: Readiness | None = None,
     ) -> None:
         self.target = target
+        self._ready = ready or Readiness()
         self.timeouts = timeouts
         self.tls = tls
         self.keep_alive = keep_alive
@@ -98,7 +101,7 @@ class Transport:
         head = self.head(path, method)
         payload = b"%b%d\r\n%b\r\n%b" % (head, len(body), more, body)
         kept = None if held is None else held.take()
-        connection = kept or self._take() or Connection(self.target, self._addresses)
+        connection = kept or self._take() or self.connection()
         was_kept = connection.used
         try:
             return self._send_on(connection, payload, answer, held)
@@ -110,9 +113,13 @@ class Transport:
             lost = e.outcome is Outcome.CONNECTION_LOST
             if not (was_kept and lost and raced) or answer.is_heard:
                 raise
-        connection = Connection(self.target, self._addresses)
+        connection = self.connection()
         connection.is_second = True
         return self._send_on(connection, payload, answer, held)
+
+    def connection(self) -> Connection:
+        """A new connection to the target, not opened yet."""
+        return Connection(self.target, self._ready, self._addresses)
 
     def _send_on(
         self, connection: Connection, payload: bytes, answer: Any, held: Held | None
@@ -158,7 +165,7 @@ class Transport:
         openers.join()
 
     def _open_ahead(self) -> None:
-        connection = Connection(self.target, self._addresses)
+        connection = self.connection()
         try:
             connection.open(self.timeouts.connect, self.tls)
         except TransportError:
@@ -193,3 +200,4 @@ class Transport:
         for connection in (*self._idle, *self.in_flight):
             connection.close()
         self._idle.clear()
+        self._ready.close()

@@ -1,7 +1,6 @@
 """One connection: a socket, and one request at a time on it, whose reads are stamped.
 
-A connection has one persistent io watcher, whose callback runs in the hub: it reads with
-recvmsg, takes the kernel's receive time from the ancillary data (SO_TIMESTAMPNS), feeds the
+A connection is called back, in the hub, when there is something to read: it reads with recvmsg, takes the kernel's receive time from the ancillary data (SO_TIMESTAMPNS), feeds the
 HTTP parser and returns. The greenlet that sent the request wakes once, when the answer is
 complete. This module knows HTTP/1.1 framing and TLS, nothing of events or tokens.
 
@@ -28,14 +27,11 @@ from tokenswarm.records import Outcome
 from tokenswarm.target import Target
 from tokenswarm.transport_answer import Answer, Timeouts
 from tokenswarm.transport_errors import AnswerError, TransportError, os_error_text, while_parsing
+from tokenswarm.transport_ready import Readiness
 
 _TIMESPEC = struct.Struct("@ll")
 _CMSG_SPACE = socket.CMSG_SPACE(_TIMESPEC.size)
 _READ_BYTES = 16384
-_READ_EVENT = 1  # libev's EV_READ
-# libev calls back what is ready in this order. A first token that waits its turn behind a thousand
-# others may be read together with the second, and stamped like it; one of many can wait.
-_FIRST, _OTHERS = 2, 0
 _MAX_FRAMING_BYTES = 1 << 20  # of headers, trailers or chunk extensions in a row
 _TAIL_NS = 250_000_000  # how long the end of the body may follow the protocol's end mark
 NS = 1_000_000_000
@@ -46,12 +42,15 @@ class Connection:
 
     __slots__ = (
         "_addresses", "_answer", "_done", "_error", "_feed", "_in", "_opener", "_out", "_parser",
-        "_raw", "_recvmsg", "_sock", "_tls", "_watcher", "connect_ns", "idle_since_ns", "is_second",
+        "_raw", "_ready", "_recvmsg", "_sock", "_tls", "connect_ns", "idle_since_ns", "is_second",
         "reusable", "sent_ns", "target", "upload_ns", "used",
     )  # fmt: skip
 
-    def __init__(self, target: Target, addresses: opening.Addresses | None = None) -> None:
+    def __init__(
+        self, target: Target, ready: Readiness, addresses: opening.Addresses | None = None
+    ) -> None:
         self.target = target
+        self._ready = ready
         self.used = False
         self.is_second = False  # the first, a kept one, was closed by the server
         self._addresses = addresses
@@ -117,7 +116,6 @@ class Connection:
         self._sock = sock
         self._raw = sock._sock  # the plain socket: a callback must never switch greenlets
         self._recvmsg = self._raw.recvmsg
-        self._watcher = get_hub().loop.io(sock.fileno(), _READ_EVENT)
 
     def exchange(self, payload: bytes, answer: Any) -> None:
         """Send a request and block this greenlet until its answer is complete.
@@ -149,12 +147,11 @@ class Connection:
         if self._error is not None and self._error.outcome is not Outcome.CONNECTION_LOST:
             raise self._error
         sending_failed, self._error = self._error, None
-        self._watcher.priority = _FIRST
-        self._watcher.start(self._first_readable)
+        self._ready.first(self._raw.fileno(), self._first_readable)
         try:
             self._done.wait()
         finally:
-            self._watcher.stop()
+            self._ready.forget(self._raw.fileno())
             self._answer = None
         if self._error is not None:
             raise sending_failed or self._error
@@ -180,9 +177,7 @@ class Connection:
         self._readable()
         answer = self._answer
         if answer is not None and answer.last_token_ns is not None:
-            self._watcher.stop()
-            self._watcher.priority = _OTHERS
-            self._watcher.start(self._readable)
+            self._ready.other(self._raw.fileno(), self._readable)
 
     def _readable(self) -> None:
         # The hot path: once a token. Between the read and its stamp nothing else may happen.
@@ -311,8 +306,6 @@ class Connection:
     def close(self) -> None:
         """Close the socket; safe to call twice."""
         if self._sock is not None:
-            if getattr(self, "_watcher", None) is not None:
-                self._watcher.stop()
-                self._watcher.close()
+            self._ready.forget(self._sock.fileno())
             self._sock.close()
             self._sock = None

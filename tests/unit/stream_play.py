@@ -124,7 +124,7 @@ def play(kind, reads, *, exact=False, wanted=None, count=None, **options):
 def _connection(protocol, reads, *, before=b"", lag_ns=0, stamped=True):
     """A Stream that was fed by a Connection, and why that failed."""
     stream = Stream(protocol, StillClock(lag_ns))
-    connection = Connection(target.parse_url("http://127.0.0.1:1"))
+    connection = Connection(target.parse_url("http://127.0.0.1:1"), None)
     connection._answer = stream
     connection._parser = httptools.HttpResponseParser(stream)
     stream.attach(connection._parser)
