@@ -1,8 +1,9 @@
 """One connection: a socket, and one request at a time on it, whose reads are stamped.
 
-A connection is called back, in the hub, when there is something to read: it reads with recvmsg, takes the kernel's receive time from the ancillary data (SO_TIMESTAMPNS), feeds the
-HTTP parser and returns. The greenlet that sent the request wakes once, when the answer is
-complete. This module knows HTTP/1.1 framing and TLS, nothing of events or tokens.
+A connection is called back in the hub when there is something to read: it reads with recvmsg,
+takes the kernel's receive time from the ancillary data (SO_TIMESTAMPNS), feeds the HTTP parser
+and returns. The greenlet that sent the request wakes once, when the answer is complete. This
+module knows HTTP/1.1 framing and TLS, nothing of events or tokens.
 
 The one subtle rule: a callback never switches greenlets and never raises. Stamps are
 CLOCK_REALTIME, because the kernel's are; `sent_ns` is taken from the same clock.
@@ -32,6 +33,7 @@ from tokenswarm.transport_ready import Readiness
 _TIMESPEC = struct.Struct("@ll")
 _CMSG_SPACE = socket.CMSG_SPACE(_TIMESPEC.size)
 _READ_BYTES = 16384
+_PEEK = int(socket.MSG_PEEK | socket.MSG_DONTWAIT)  # an int: `|` of flags takes microseconds
 _MAX_FRAMING_BYTES = 1 << 20  # of headers, trailers or chunk extensions in a row
 _TAIL_NS = 250_000_000  # how long the end of the body may follow the protocol's end mark
 NS = 1_000_000_000
@@ -296,7 +298,7 @@ class Connection:
     def still_open(self) -> bool:
         """False when the server has closed an idle connection, or sent what nobody asked for."""
         try:
-            self._raw.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+            self._raw.recv(1, _PEEK)
         except BlockingIOError:
             return True
         except OSError:
