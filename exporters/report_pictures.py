@@ -8,19 +8,18 @@ report is built.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 from markupsafe import Markup
-from numpy.typing import NDArray
 
+from exporters import report_samples as samples
 from exporters import roofline
 from exporters.charts import Band, Bars, Chart, Line, Mark, Points, Rule, figure
 from exporters.quantities import number, seconds, whole
+from exporters.report_samples import floats
 from exporters.report_view import Floats, View, quantile, slos
-from exporters.scales import Axis, log_edges, spread
+from exporters.scales import Axis, spread
 from tokenswarm import economics
-from tokenswarm.run_files import Requests
 
 NAMES = {
     "ttft_s": "TTFT",
@@ -34,18 +33,15 @@ NAMES = {
 }
 _COLORS = {"ttft_s": 0, "ttft_due_s": 4, "itl_s": 1, "tpot_s": 2, "e2e_s": 3, "e2e_due_s": 6,
            "send_delay_s": 5, "longest_gap_s": 4}  # fmt: skip
-_SUMMARY_QUANTILES = (("p1", 0.01), ("p10", 0.1), ("p50", 0.5), ("p90", 0.9), ("p95", 0.95),
-                      ("p99", 0.99), ("p999", 0.999))  # fmt: skip
 _TIME = Axis("time since start", "time", low=0)
 _COLORS_THERE_ARE = 8
-_DRAWN = 1500  # dots of a scatter plot: more are a blot and make the page heavy
 
 
 def percentiles(view: View) -> Markup | str:
     """Latency against percentile, both axes so that the tail can be read."""
     marks = []
     for name in ("e2e_s", "ttft_s", *_if_later(view), "itl_s", "tpot_s"):
-        q, values = _curve(view, name)
+        q, values = samples.curve(view, name)
         if values:
             marks.append(Line(NAMES[name], q, values, _COLORS[name]))
     if not marks:
@@ -59,19 +55,20 @@ def distribution(name: str) -> Callable[[View], Markup | str]:
     """A histogram of one metric, on a log axis where values differ a lot."""
 
     def draw(view: View) -> Markup | str:
-        values = _samples(view, name)
+        values = samples.measured(view, name)
         if not len(values):
             return ""
-        kind, edges = _bins(values)
-        heights = np.histogram(values, edges)[0] * _stride(view)
+        kind, edges = samples.bins(values)
+        heights = np.histogram(values, edges)[0] * samples.stride(view)
         count = "token gaps" if name == "itl_s" else "requests"
         rules = [
             Rule(at, key, True) for key in ("p50", "p99")
-            if (at := _figure(view, name, key)) is not None and edges[0] <= at <= edges[-1]
+            if (at := samples.figure_of(view, name, key)) is not None
+            and edges[0] <= at <= edges[-1]
         ]  # fmt: skip
         axis = Axis(NAMES[name], "s", kind, low=None if kind == "log" else edges[0])
         return figure(Chart(f"histogram-{name}", f"{NAMES[name]} distribution", axis,
-            Axis(count, "count"), [Bars(count, edges, _list(heights), _COLORS[name])],
+            Axis(count, "count"), [Bars(count, edges, floats(heights), _COLORS[name])],
             rules=rules, note=_beyond(values, edges)))  # fmt: skip
 
     return draw
@@ -81,7 +78,7 @@ def over_time(name: str) -> Callable[[View], Markup | str]:
     """Median and tail of one metric in each interval."""
 
     def draw(view: View) -> Markup | str:
-        x, rows = _quantiles_over_time(view, name)
+        x, rows = samples.quantiles_over_time(view, name)
         if not any(v is not None for v in rows[0]):
             return ""
         p50, p90, p99 = rows
@@ -105,9 +102,9 @@ def throughput(view: View) -> Markup | str:
     if view.requests is None:
         return _timeline_lines(view, "throughput", "Output tokens per second",
             Axis("tokens/s", ""), {"output tokens/s": ("output_tokens_per_s", 2)})  # fmt: skip
-    tokens = np.diff(_tokens_until(view)) / view.step
+    tokens = np.diff(samples.tokens_until(view)) / view.step
     return figure(Chart("throughput", "Output tokens per second", _TIME, Axis("tokens/s", ""),
-        [Line("output tokens/s", view.middles, _list(tokens), 2)], view.shades,
+        [Line("output tokens/s", view.middles, floats(tokens), 2)], view.shades,
         note="A request's tokens are spread evenly from its first to its last."))  # fmt: skip
 
 
@@ -118,7 +115,7 @@ def requests_per_second(view: View) -> Markup | str:
             Axis("requests/s", "1/s"), {"ok": ("requests_per_s", 2)})  # fmt: skip
     r = view.requests
     done = view.rates(np.where(r.ok, view.since_start("last_token"), np.nan))
-    failed = view.rates(np.where(r.ok, np.nan, _ended(view)))
+    failed = view.rates(np.where(r.ok, np.nan, samples.ended(view)))
     marks = [Line("ok", view.middles, done, 2)]
     if any(failed):
         marks.append(Line("not ok", view.middles, failed, 3))
@@ -131,12 +128,12 @@ def in_flight(view: View) -> Markup | str:
     if view.requests is None:
         return _timeline_lines(view, "in-flight", "Requests in flight", Axis("requests", ""),
             {"in flight": ("in_flight", 0)})  # fmt: skip
-    sent, ended = np.sort(view.since_start("sent")), np.sort(_ended(view))
+    sent, ended = np.sort(view.since_start("sent")), np.sort(samples.ended(view))
     sent, ended = sent[~np.isnan(sent)], ended[~np.isnan(ended)]
     begun, over = (np.searchsorted(at, view.edges, "right") for at in (sent, ended))
-    flying = np.maximum(begun - over, 0) * _stride(view)
+    flying = np.maximum(begun - over, 0) * samples.stride(view)
     return figure(Chart("in-flight", "Requests in flight", _TIME, Axis("requests", ""),
-        [Line("in flight", _list(view.edges), _list(flying), 0)], view.shades))  # fmt: skip
+        [Line("in flight", floats(view.edges), floats(flying), 0)], view.shades))  # fmt: skip
 
 
 def rates(view: View) -> Markup | str:
@@ -157,7 +154,7 @@ def send_delay(view: View) -> Markup | str:
         return over_time("send_delay_s")(view)
     p50, p99, top = view.by_interval(
         view.since_start("due"), view.requests["send_delay_s"],
-        [quantile(0.5), quantile(0.99), _top],
+        [quantile(0.5), quantile(0.99), samples.highest],
     )  # fmt: skip
     return figure(Chart("send-delay", "Send delay over time", _TIME,
         Axis("sent - due", "s", _kind(p50 + top)), [
@@ -180,13 +177,13 @@ def lengths(name: str, title: str, color: int) -> Callable[[View], Markup | str]
         edges = [low - 0.5 + width * k for k in range((high - low) // width + 2)]
         if low == high:  # one bar in the middle rather than a wall
             edges = [low - 1.5, low - 0.5, low + 0.5, low + 1.5]
-        heights = np.histogram(values, edges)[0] * _stride(view)
+        heights = np.histogram(values, edges)[0] * samples.stride(view)
         note = f"{whole(low)} to {whole(high)} tokens, mean {number(float(values.mean()))}."
         if low == high:
             note = f"All have {whole(low)} tokens."
         return figure(Chart(f"lengths-{name}", title, Axis("tokens", "", low=edges[0],
             high=edges[-1]), Axis("requests", "count"),
-            [Bars("requests", edges, _list(heights), color)], note=note))  # fmt: skip
+            [Bars("requests", edges, floats(heights), color)], note=note))  # fmt: skip
 
     return draw
 
@@ -202,9 +199,9 @@ def against(length: str, latency: str, title: str) -> Callable[[View], Markup | 
         x, y = r[length][known], r[latency][known]
         if len(x) < 2 or x.min() == x.max():
             return ""  # one length only: there is nothing to see
-        kind = _kind(_list(np.quantile(y, [0.01, 0.999])))
-        chosen = _thin(y)
-        middles, medians = _medians(x, y)
+        kind = _kind(floats(np.quantile(y, [0.01, 0.999])))
+        chosen = samples.thin(y)
+        middles, medians = samples.medians(x, y)
         note = "Line: median."
         if len(chosen) < len(x):
             drawn = f"{whole(len(chosen))} of {whole(len(x))}"
@@ -212,7 +209,7 @@ def against(length: str, latency: str, title: str) -> Callable[[View], Markup | 
         return figure(Chart(f"against-{length}-{latency}", title,
             Axis("tokens", "", low=float(x.min()), high=float(x.max())),
             Axis(NAMES[latency], "s", kind),
-            [Points("request", _list(x[chosen]), _list(y[chosen]), _COLORS[latency]),
+            [Points("request", floats(x[chosen]), floats(y[chosen]), _COLORS[latency]),
              Line("median", middles, medians, 7)], note=note))  # fmt: skip
 
     return draw
@@ -225,7 +222,15 @@ def errors(view: View) -> Markup | str:
     marks = []
     for color, name in zip((3, 1, 4, 6, 5, 0, 2, 7), counts, strict=False):
         label = f"{name} ({whole(counts[name].sum())})"
-        marks.append(Bars(label, _list(view.edges), _list(counts[name]), color, _list(base)))
+        marks.append(
+            Bars(
+                label,
+                floats(view.edges),
+                floats(counts[name]),
+                color,
+                floats(base),
+            )
+        )
         base = base + counts[name]
     if not marks:
         return ""
@@ -240,7 +245,7 @@ def _failures(view: View) -> dict[str, Floats]:
     """Requests in each interval for each outcome but ok, the most frequent outcome first."""
     found: dict[str, Floats] = {}
     if view.requests is not None:
-        at = _ended(view)
+        at = samples.ended(view)
         for name in view.requests.texts["outcome"][0]:
             if name != "ok":
                 mine = view.requests.is_text("outcome", name)
@@ -248,7 +253,7 @@ def _failures(view: View) -> dict[str, Floats]:
     else:
         names = {n for row in view.timeline for n in row.get("failed_by_outcome") or {}}
         for name in names:
-            (sums,) = view.timeline_by_interval("failed_by_outcome", [_sum], name)
+            (sums,) = view.timeline_by_interval("failed_by_outcome", [samples.total], name)
             found[name] = np.array([v or 0.0 for v in sums])
     return dict(sorted(found.items(), key=lambda item: -item[1].sum()))
 
@@ -258,7 +263,7 @@ def stalls_over_time(view: View) -> Markup | str:
     if view.requests is None:
         return ""
     gaps = np.where(view.requests.ok, view.requests["longest_gap_s"], np.nan)
-    p50, top = view.by_interval(view.since_start("due"), gaps, [quantile(0.5), _top])
+    p50, top = view.by_interval(view.since_start("due"), gaps, [quantile(0.5), samples.highest])
     if not any(v is not None for v in top):
         return ""
     return figure(Chart("stalls", "Longest gap in an answer, over time", _TIME,
@@ -316,67 +321,10 @@ def _kind(values: Sequence[float | None]) -> str:
     return "log" if spread([v for v in values if v]) > 15 else "linear"
 
 
-def _list(values: Any) -> list[float]:
-    return [float(v) for v in values]
-
-
-def _stride(view: View) -> int:
-    return view.requests.stride if view.requests else 1
-
-
-def _samples(view: View, name: str) -> Floats:
-    """All values of a metric over measured requests."""
-    r = view.requests
-    if r is None:
-        return np.array([])
-    if name == "itl_s":
-        return _pooled(r)
-    values = r[name][r.measured]
-    return values[~np.isnan(values)]
-
-
-def _pooled(r: Requests) -> Floats:
-    """ITL samples of measured requests, where the run recorded them."""
-    if r.itl is None or r.itl_ends is None:
-        return np.array([])
-    sizes = np.diff(r.itl_ends, prepend=0)
-    return r.itl[np.repeat(r.measured, sizes)]
-
-
-def _curve(view: View, name: str) -> tuple[list[float], list[float]]:
-    """Percentile curve: from the samples, else from the summary's percentiles."""
-    values = _samples(view, name)
-    if len(values):
-        top = min(0.999, 1 - 1 / len(values))  # beyond that there is no such percentile
-        q = 1 - np.logspace(0, np.log10(1 - top), 120)
-        return _list(q), [quantile(share)(values) for share in q]
-    known = [(q, v) for k, q in _SUMMARY_QUANTILES if (v := _figure(view, name, k)) is not None]
-    return [q for q, _ in known], [v for _, v in known]
-
-
-def _figure(view: View, name: str, key: str) -> float | None:
-    """A figure of the summary."""
-    value = ((view.summary.get("metrics") or {}).get(name) or {}).get(key)
-    return None if value is None else float(value)
-
-
 def _if_later(view: View) -> tuple[str, ...]:
     """TTFT from due where it differs from TTFT from sent: late requests, open loop."""
-    a, b = (_figure(view, n, "p99") for n in ("ttft_s", "ttft_due_s"))
+    a, b = (samples.figure_of(view, n, "p99") for n in ("ttft_s", "ttft_due_s"))
     return ("ttft_due_s",) if a and b and b > 1.05 * a else ()
-
-
-def _bins(values: Floats) -> tuple[str, list[float]]:
-    """Kind of axis and edges of 48 bins over all values but those beyond p99.9."""
-    low, high = float(values.min()), float(np.quantile(values, 0.999))
-    positive = values[values > 0]
-    if len(positive) and high / float(positive.min()) > 20:
-        low = float(np.quantile(positive, 0.001))
-        return "log", log_edges(low, max(high, low * 1.0001), 48)
-    if high - low < 0.1 * high or high == 0:  # all but equal: a spike, not an enlarged noise
-        middle = (low + high) / 2
-        low, high = 0.9 * middle, 1.1 * middle or 1.0
-    return "linear", _list(np.linspace(low, high, 49))
 
 
 def _beyond(values: Floats, edges: list[float]) -> str:
@@ -387,66 +335,6 @@ def _beyond(values: Floats, edges: list[float]) -> str:
     notes += [f"{whole(below)} below"] if below else []
     notes += [f"{whole(zeros)} of them 0"] if zeros and below else []
     return f"Not shown: {'; '.join(notes)}." if notes else ""
-
-
-def _quantiles_over_time(view: View, name: str) -> tuple[list[float], list[list[float | None]]]:
-    """p50, p90, p99 in each interval: from the requests, for ITL from the timeline."""
-    if view.requests is not None and name != "itl_s":
-        values = np.where(view.requests.ok, view.requests[name], np.nan)
-        rows = view.by_interval(
-            view.since_start("due"), values, [quantile(0.5), quantile(0.9), quantile(0.99)]
-        )
-        return view.middles, rows
-    rows = []
-    for key, choose in (("p50", np.median), ("p90", np.median), ("p99", np.max)):
-        rows += view.timeline_by_interval(name, [lambda v, c=choose: float(c(v))], key)  # type: ignore[misc]
-    return view.middles, rows
-
-
-def _top(values: Floats) -> float:
-    return float(values.max())
-
-
-def _sum(values: Floats) -> float:
-    return float(values.sum())
-
-
-def _tokens_until(view: View) -> Floats:
-    """Output tokens that had come by each edge of the intervals."""
-    assert view.requests is not None
-    first, last = view.since_start("first_token"), view.since_start("last_token")
-    tokens = view.requests["output_tokens"]
-    known = ~np.isnan(first) & ~np.isnan(last) & ~np.isnan(tokens)
-    first, last, tokens = first[known], last[known], tokens[known]
-    took = np.maximum(last - first, 1e-9)
-    until = [float((tokens * np.clip((e - first) / took, 0, 1)).sum()) for e in view.edges]
-    return np.array(until) * _stride(view)
-
-
-def _ended(view: View) -> Floats:
-    """When each request ended, however it did; when it was due where it was never sent."""
-    assert view.requests is not None
-    at = view.since_start("end")
-    for column in ("last_token", "sent", "due"):
-        at = np.where(np.isnan(at), view.since_start(column), at)
-    return at
-
-
-def _thin(values: Floats) -> NDArray[np.int64]:
-    """Which requests to draw: some evenly chosen, and the slowest."""
-    if len(values) <= _DRAWN:
-        return np.arange(len(values))
-    some = np.linspace(0, len(values) - 1, _DRAWN - 20).astype(np.int64)
-    slowest = np.argsort(values)[-20:]
-    return np.unique(np.concatenate([some, slowest]))
-
-
-def _medians(x: Floats, y: Floats) -> tuple[list[float], list[float]]:
-    edges = np.unique(np.quantile(x, np.linspace(0, 1, 25)))
-    slots = np.clip(np.searchsorted(edges, x, side="right") - 1, 0, max(0, len(edges) - 2))
-    found = [(x[slots == k], y[slots == k]) for k in range(len(edges) - 1)]
-    found = [(a, b) for a, b in found if len(a) >= 3]
-    return [float(np.median(a)) for a, _ in found], [float(np.median(b)) for _, b in found]
 
 
 def _objectives(view: View, name: str, highest: float) -> tuple[list[Rule], str]:
@@ -489,7 +377,7 @@ def _workers_over_time(view: View, key: str, ident: str, title: str, unit: str) 
                 values.setdefault(str(worker["id"]), []).append(worker[key])
     marks = []
     for color, name in enumerate(sorted(at)[:_COLORS_THERE_ARE]):
-        figures = view.by_interval(np.array(at[name]), np.array(values[name]), [_top])
+        figures = view.by_interval(np.array(at[name]), np.array(values[name]), [samples.highest])
         marks.append(Line(_short(name), view.middles, figures[0], color))
     if not marks:
         return ""

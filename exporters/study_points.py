@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tokenswarm import economics
-from tokenswarm.compare import Side, load
+from tokenswarm.compare_sides import Side, load
 from tokenswarm.records import BadInput
 
 

@@ -17,10 +17,18 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from tokenswarm.compare_sides import (
+    Side,
+    comparable,
+    differing,
+    lacks_gaps,
+    load,
+    same_folder,
+    tokenizers_differ,
+)
 from tokenswarm.records import BadInput
-from tokenswarm.run_files import Requests, read_requests, read_summary
 
 if TYPE_CHECKING:
     from tokenswarm.samples import Series
@@ -60,29 +68,6 @@ _SHARES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 _LEAST = 20  # requests
 _LEAST_BEYOND = 10  # values beyond a percentile
 _LEAST_BLOCKS = 8
-
-# Sections of a workload in which two runs may differ for another reason than the server.
-_SECTIONS: dict[str, tuple[str, ...]] = {
-    "prompts": ("prompts", "seed"),
-    "load": ("load",),
-    "request options": ("backend.kind", "backend.extra_body", "backend.connection", "retry"),
-    "timeouts": ("timeouts",),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Side:
-    """One of the runs."""
-
-    folder: str
-    summary: dict[str, Any]
-    requests: Requests | None
-    workload: dict[str, Any]
-
-    @property
-    def name(self) -> str:
-        """Last part of the folder's name."""
-        return Path(self.folder).name or self.folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +142,7 @@ def compare(
     base, *new = _load_all([base_dir, *new_dirs])
     pairs = [pair(base, side, allowed, force) for side in new]
     for k, found in enumerate(pairs):
-        if any(_same_folder(found.new, earlier.new) for earlier in pairs[:k]):
+        if any(same_folder(found.new, earlier.new) for earlier in pairs[:k]):
             text = f"{found.new.folder} is named twice: this is the same comparison once more"
             pairs[k] = replace(found, warnings=(text, *found.warnings))
     return Comparison(base, tuple(pairs), allowed)
@@ -207,44 +192,6 @@ def known_keys() -> list[tuple[str, ...]]:
     return [*rows, *((rate,) for rate in (*_RATES, "output_chars_per_s", "error_ratio", "*"))]
 
 
-def load(folder: Path) -> Side:
-    """A run from its folder; a run without requests.jsonl has no intervals."""
-    folder = Path(folder)
-    log = folder / "requests.jsonl"
-    return Side(
-        str(folder),
-        read_summary(folder),
-        read_requests(log) if log.is_file() else None,
-        read_workload(folder / "workload.yaml"),
-    )
-
-
-def read_workload(path: Path) -> dict[str, Any]:
-    """The resolved workload as plain data, flat: load.users -> 8; empty when there is none."""
-    import yaml
-
-    if not path.is_file():
-        return {}
-    try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise BadInput(f"{path}: cannot be read: {error}") from None
-    return dict(_flat(found, "")) if isinstance(found, dict) else {}
-
-
-def _flat(value: Any, path: str) -> Iterable[tuple[str, Any]]:
-    inner: Iterable[tuple[Any, Any]] | None = None
-    if isinstance(value, dict):
-        inner = value.items()
-    elif isinstance(value, list):
-        inner = enumerate(value)
-    if inner is None:
-        yield path, value
-        return
-    for key, part in inner:
-        yield from _flat(part, f"{path}.{key}" if path else str(key))
-
-
 def pair(base: Side, new: Side, tolerances: Mapping[str, float], force: bool = False) -> Pair:
     """One new run against the base."""
     refused, warnings = comparable(base, new)
@@ -256,7 +203,7 @@ def pair(base: Side, new: Side, tolerances: Mapping[str, float], force: bool = F
 
 def _without_intervals(base: Side, new: Side) -> list[str]:
     """Which figures have no interval since a run did not record what it takes, and the remedy."""
-    sides = (base,) if _same_folder(base, new) else (base, new)
+    sides = (base,) if same_folder(base, new) else (base, new)
     no_log = [s.name for s in sides if s.requests is None]
     if no_log:
         return [
@@ -264,7 +211,7 @@ def _without_intervals(base: Side, new: Side) -> list[str]:
             "turn it on in the workload (record: {requests: true}) or with "
             "--set record.requests=true"
         ]
-    no_gaps = [s.name for s in sides if _lacks_gaps(s)]
+    no_gaps = [s.name for s in sides if lacks_gaps(s)]
     if no_gaps:
         return [
             f"no intervals for the percentiles of itl_s: {' and '.join(no_gaps)} did not record "
@@ -272,60 +219,6 @@ def _without_intervals(base: Side, new: Side) -> list[str]:
             "--set record.itl=true"
         ]
     return []
-
-
-def _lacks_gaps(side: Side) -> bool:
-    """Whether a run with gaps between tokens recorded none of them."""
-    gaps = (side.summary.get("metrics") or {}).get("itl_s") or {}
-    return bool(gaps.get("count")) and side.requests is not None and side.requests.itl is None
-
-
-def _same_folder(one: Side, other: Side) -> bool:
-    return Path(one.folder).resolve() == Path(other.folder).resolve()
-
-
-def comparable(base: Side, new: Side) -> tuple[list[str], list[str]]:
-    """(reasons not to compare, things to know) about two runs."""
-    refused, warnings = [], []
-    for side in (base, new):
-        if not side.summary.get("valid"):
-            codes = [str(r.get("code")) for r in side.summary.get("invalid_reasons") or []]
-            refused.append(f"{side.name} is invalid ({', '.join(codes) or 'no reason given'})")
-    if _same_folder(base, new):
-        warnings.append(f"{new.folder} is compared with itself: nothing can differ")
-    unknown = [side.name for side in (base, new) if not side.workload]
-    if len(unknown) == 1:
-        warnings.append(f"{unknown[0]} has no workload.yaml: whether the workloads are the same "
-                        "is not known")  # fmt: skip
-    differing = {name: keys for name in _SECTIONS if (keys := _differing(base, new, name))}
-    texts = [
-        f"{name}: {key} is {base.workload.get(key)} in {base.name}, "
-        f"{new.workload.get(key)} in {new.name}"
-        for name, keys in differing.items() for key in keys[:3]
-    ]  # fmt: skip
-    if len(differing) > 1:
-        refused.append("the workloads differ in more than one thing: " + "; ".join(texts))
-    elif differing:
-        warnings.append("the workloads differ, so this compares that: " + "; ".join(texts))
-    if tokenizers_differ(base, new):
-        warnings.append("the tokenizers differ: figures in tokens are not comparable, "
-                        "characters per second stand instead")  # fmt: skip
-    return refused, warnings
-
-
-def tokenizers_differ(base: Side, new: Side) -> bool:
-    """Whether tokens mean different things in the two runs."""
-    a, b = ((s.summary.get("run") or {}).get("tokenizer") for s in (base, new))
-    return bool(a != b)
-
-
-def _differing(base: Side, new: Side, section: str) -> list[str]:
-    """Keys of a section that have other values; nothing when a workload file is missing."""
-    if not base.workload or not new.workload:
-        return []
-    keys = sorted({*base.workload, *new.workload})
-    mine = [k for k in keys if any(k == p or k.startswith(p + ".") for p in _SECTIONS[section])]
-    return [k for k in mine if base.workload.get(k) != new.workload.get(k)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -426,7 +319,7 @@ def _measured(base: Side, new: Side) -> Iterable[_Measured]:
 
 def _same_requests(base: Side, new: Side) -> bool:
     """Whether request k is the same in both runs, so that it can be compared with itself."""
-    if not base.workload or not new.workload or _differing(base, new, "prompts"):
+    if not base.workload or not new.workload or differing(base, new, "prompts"):
         return False
     if base.requests is None or new.requests is None or tokenizers_differ(base, new):
         return False
@@ -453,7 +346,7 @@ def _of_metric(
         beyond = count * (1 - _SHARES.get(figure, 0.0))
         enough = count >= _LEAST and beyond >= _LEAST_BEYOND and blocks >= _LEAST_BLOCKS
         spread = spreads.get(figure)
-        no_gaps = metric == "itl_s" and figure != "mean" and (_lacks_gaps(base) or _lacks_gaps(new))
+        no_gaps = metric == "itl_s" and figure != "mean" and (lacks_gaps(base) or lacks_gaps(new))
         how = NO_GAPS if no_gaps else method
         if spread is None and 0 < count < _LEAST and how not in (NO_LOG, NO_GAPS):
             spread = math.inf  # there are samples, but too few to say anything

@@ -26,7 +26,8 @@ from tokenswarm.measure import METRICS
 from tokenswarm.offload import offload
 from tokenswarm.records import Record
 from tokenswarm.snapshot import Snapshot
-from tokenswarm.stream import Stream, settle
+from tokenswarm.stream import Stream
+from tokenswarm.stream_settle import settle
 from tokenswarm.transport_errors import TransportError
 
 _SLICE_NS = 1_000_000

@@ -15,7 +15,8 @@ import gevent
 from tokenswarm.backends import Backend
 from tokenswarm.clock import LoopClock
 from tokenswarm.records import BadInput, Outcome, Prompt, Record
-from tokenswarm.stream import Stream, settle
+from tokenswarm.stream import Stream
+from tokenswarm.stream_settle import settle
 from tokenswarm.transport import Transport
 from tokenswarm.transport_errors import TransportError
 

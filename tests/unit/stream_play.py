@@ -13,7 +13,8 @@ import httptools
 
 from tokenswarm import backends, target, workload
 from tokenswarm.records import Outcome, Record
-from tokenswarm.stream import Stream, settle
+from tokenswarm.stream import Stream
+from tokenswarm.stream_settle import settle
 from tokenswarm.transport_connection import Connection
 
 WORKLOAD = """

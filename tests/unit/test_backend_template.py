@@ -9,7 +9,8 @@ from stream_play import END, Overheard, StillClock, chunk, head
 
 from tokenswarm.backends import speaks_chat
 from tokenswarm.records import BadInput, Outcome, Prompt, Record, TokenEvent, Usage
-from tokenswarm.stream import Stream, settle
+from tokenswarm.stream import Stream
+from tokenswarm.stream_settle import settle
 
 BODY = {"p": "{{prompt}}", "n": "{{max_tokens}}", "m": "{{model}}", "stream": True}
 LEAST = {"path": "/gen", "text": "token.text", "body": BODY}

@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 import run_folder
 
 from exporters import compare_report
-from tokenswarm import cli, compare, resampling, samples
+from tokenswarm import cli, compare, compare_sides, resampling, samples
 from tokenswarm.records import BadInput
 from tokenswarm.run_files import read_requests
 
@@ -32,7 +32,7 @@ def make(tmp_path_factory):
         measured = [r for r in found if not r["warmup"]]
         run = {"tokenizer": "tiktoken:cl100k_base", "load": "closed"}
         summary = {"valid": True, "run": run, "window": window, **run_folder.part(measured, 60)}
-        return compare.Side(f"runs/r{seed}", summary, read_requests(path), workload)
+        return compare_sides.Side(f"runs/r{seed}", summary, read_requests(path), workload)
 
     return side
 
@@ -225,7 +225,7 @@ def test_runs_without_a_request_log_say_what_is_missing(make):
 def test_workloads_that_differ(make, base, new, refused, warned):
     one, two = make(40), make(41)
     one, two = (replace(s, workload={"x": 0, **w}) for s, w in ((one, base), (two, new)))
-    found = compare.comparable(one, two)
+    found = compare_sides.comparable(one, two)
     assert [len(texts) for texts in found] == [refused, warned]
 
 

@@ -10,7 +10,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 import run_folder
 
-from exporters import html_report, report_pictures
+from exporters import html_report, report_pictures, report_samples
 from exporters.report_view import look
 from tokenswarm import economics
 
@@ -369,7 +369,7 @@ def test_the_log_and_the_summary_give_the_same_percentiles(folder):
     summary = json.loads((folder / "summary.json").read_text())
     view = look(summary, folder / "requests.jsonl", folder / "timeline.jsonl")
     for name in ("ttft_s", "itl_s", "tpot_s", "e2e_s"):
-        q, values = report_pictures._curve(view, name)
+        q, values = report_samples.curve(view, name)
         for key, share in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99)):
             drawn = np.interp(share, q, values)
             assert drawn == pytest.approx(summary["metrics"][name][key], rel=0.03), (name, key)
@@ -378,7 +378,7 @@ def test_the_log_and_the_summary_give_the_same_percentiles(folder):
 def test_tokens_and_requests_are_conserved_in_the_pictures(folder):
     summary = json.loads((folder / "summary.json").read_text())
     view = look(summary, folder / "requests.jsonl", folder / "timeline.jsonl")
-    assert report_pictures._tokens_until(view)[-1] == pytest.approx(summary["tokens"]["output"])
+    assert report_samples.tokens_until(view)[-1] == pytest.approx(summary["tokens"]["output"])
     assert view.counts(view.since_start("due")).sum() == summary["requests"]["due"]
     failed = {k: int(v.sum()) for k, v in report_pictures._failures(view).items()}
     assert failed == {k: n for k, n in summary["requests"]["by_outcome"].items() if k != "ok"}

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -10,12 +11,11 @@ from tokenswarm.records import Outcome
 from tokenswarm.snapshot import (
     OTHER_TEXTS,
     Health,
-    Series,
     Snapshot,
     StageStats,
     merged,
-    share_out,
 )
+from tokenswarm.snapshot_series import Series, share_out
 
 
 def through_json(wire: Any) -> Any:
@@ -164,6 +164,22 @@ def test_folding_keeps_sums_and_windows_that_begin_at_edges() -> None:
     series.fold(before_s=9.0, edges_s=[4.05])
     assert len(series.tokens) < size / 2
     assert {w: series.between("tokens", *w) for w in before} == before
+
+
+def test_a_soak_of_days_keeps_minutes_where_no_window_is_cut() -> None:
+    hour, series = 3600, Series()
+    for k in range(20 * hour // 10):
+        series.add(record(k, due_s=k * 10 + 0.003), T0)
+        if k % 360 == 0:
+            series.fold(before_s=k * 10 - 60, edges_s=[1800, 6 * hour + 7.5])
+    cuts = (0, 1800, 6 * hour + 7.5, 17 * hour, 19 * hour + 35, 20 * hour)
+    expected = [sum(low <= k * 10 < high for k in range(7200)) for low, high in pairwise(cuts)]
+    assert [series.between("requests", *w) for w in pairwise(cuts)] == expected
+    assert [series.between("tokens", *w) for w in pairwise(cuts)] == [11 * n for n in expected]
+    assert [series.between("chars", *w) for w in pairwise(cuts)] == [44 * n for n in expected]
+    # the first hour, one minute with an edge and the last 121 as they came, the rest by the minute
+    kept = 360 + 6 + 121 * 6 + (17 * 60 - 2)
+    assert (len(series.requests), len(series.chars)) == (kept, kept)
 
 
 @pytest.mark.parametrize(

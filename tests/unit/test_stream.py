@@ -7,7 +7,8 @@ import stream_play
 from stream_play import END, backend, chunk, head, play
 
 from tokenswarm.records import Outcome, Record, TokenEvent
-from tokenswarm.stream import Stream, settle
+from tokenswarm.stream import Stream
+from tokenswarm.stream_settle import settle
 from tokenswarm.transport_errors import TransportError
 
 SSE = head(200, "text/event-stream")

@@ -18,7 +18,7 @@ from tokenswarm.distributed.accounts import count_plan
 from tokenswarm.distributed.crew import Crew
 from tokenswarm.offload import offload
 from tokenswarm.run import Run
-from tokenswarm.snapshot import BUCKET_NS
+from tokenswarm.snapshot_series import BUCKET_NS
 
 _STAGE_LEAD_S = 0.02
 
