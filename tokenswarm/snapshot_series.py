@@ -28,8 +28,9 @@ class Series:
     The end of the measured window of a run that ends by a number of requests is known only when
     the first user finds nothing more to send, maybe on another worker, so counts per stage are
     not enough. Windows are cut at bucket edges; stages whose length is a multiple of 10 ms are
-    cut exactly. What is old is folded (`fold`), except where an edge may be asked for. Characters are kept by the second: they are shared out
-    evenly over an answer's events anyway, so a part of a second has its part of the events'.
+    cut exactly. What is old is folded (`fold`), except where an edge may be asked for.
+    Characters are kept by the second: they are shared out evenly over an answer's events anyway,
+    so a part of a second has its part of the events'.
     """
 
     tokens: Counter[int] = field(default_factory=Counter)

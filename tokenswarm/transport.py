@@ -24,9 +24,9 @@ from tokenswarm.target import Target
 from tokenswarm.transport_answer import Timeouts
 from tokenswarm.transport_connection import Connection
 from tokenswarm.transport_errors import TransportError
+from tokenswarm.transport_first import FirstTokens
 from tokenswarm.transport_held import Held
 from tokenswarm.transport_open import Addresses, proxy_headers, resolve
-from tokenswarm.transport_ready import Readiness
 
 _SWEEP_S = 0.1
 _RACE_NS = 1_000_000_000
@@ -44,10 +44,10 @@ class Transport:
         headers: tuple[tuple[str, str], ...] = (),
         tls: ssl.SSLContext | None = None,
         keep_alive: bool = True,
-        ready: Readiness | None = None,
+        firsts: FirstTokens | None = None,
     ) -> None:
         self.target = target
-        self._ready = ready or Readiness()
+        self._firsts = firsts or FirstTokens()
         self.timeouts = timeouts
         self.tls = tls
         self.keep_alive = keep_alive
@@ -119,7 +119,7 @@ class Transport:
 
     def connection(self) -> Connection:
         """A new connection to the target, not opened yet."""
-        return Connection(self.target, self._ready, self._addresses)
+        return Connection(self.target, self._firsts, self._addresses)
 
     def _send_on(
         self, connection: Connection, payload: bytes, answer: Any, held: Held | None
@@ -200,4 +200,4 @@ class Transport:
         for connection in (*self._idle, *self.in_flight):
             connection.close()
         self._idle.clear()
-        self._ready.close()
+        self._firsts.close()

@@ -28,11 +28,12 @@ from tokenswarm.records import Outcome
 from tokenswarm.target import Target
 from tokenswarm.transport_answer import Answer, Timeouts
 from tokenswarm.transport_errors import AnswerError, TransportError, os_error_text, while_parsing
-from tokenswarm.transport_ready import Readiness
+from tokenswarm.transport_first import EVERY, FirstTokens
 
 _TIMESPEC = struct.Struct("@ll")
 _CMSG_SPACE = socket.CMSG_SPACE(_TIMESPEC.size)
 _READ_BYTES = 16384
+_READ_EVENT = 1  # libev's EV_READ
 _PEEK = int(socket.MSG_PEEK | socket.MSG_DONTWAIT)  # an int: `|` of flags takes microseconds
 _MAX_FRAMING_BYTES = 1 << 20  # of headers, trailers or chunk extensions in a row
 _TAIL_NS = 250_000_000  # how long the end of the body may follow the protocol's end mark
@@ -43,16 +44,36 @@ class Connection:
     """One socket, for one request at a time."""
 
     __slots__ = (
-        "_addresses", "_answer", "_done", "_error", "_feed", "_in", "_opener", "_out", "_parser",
-        "_raw", "_ready", "_recvmsg", "_sock", "_tls", "connect_ns", "idle_since_ns", "is_second",
-        "reusable", "sent_ns", "target", "upload_ns", "used",
+        "_addresses",
+        "_answer",
+        "_done",
+        "_error",
+        "_feed",
+        "_firsts",
+        "_in",
+        "_opener",
+        "_out",
+        "_parser",
+        "_raw",
+        "_recvmsg",
+        "_sock",
+        "_tls",
+        "_watcher",
+        "connect_ns",
+        "idle_since_ns",
+        "is_second",
+        "reusable",
+        "sent_ns",
+        "target",
+        "upload_ns",
+        "used",
     )  # fmt: skip
 
     def __init__(
-        self, target: Target, ready: Readiness, addresses: opening.Addresses | None = None
+        self, target: Target, firsts: FirstTokens, addresses: opening.Addresses | None = None
     ) -> None:
         self.target = target
-        self._ready = ready
+        self._firsts = firsts
         self.used = False
         self.is_second = False  # the first, a kept one, was closed by the server
         self._addresses = addresses
@@ -118,6 +139,7 @@ class Connection:
         self._sock = sock
         self._raw = sock._sock  # the plain socket: a callback must never switch greenlets
         self._recvmsg = self._raw.recvmsg
+        self._watcher = get_hub().loop.io(sock.fileno(), _READ_EVENT)
 
     def exchange(self, payload: bytes, answer: Any) -> None:
         """Send a request and block this greenlet until its answer is complete.
@@ -149,11 +171,12 @@ class Connection:
         if self._error is not None and self._error.outcome is not Outcome.CONNECTION_LOST:
             raise self._error
         sending_failed, self._error = self._error, None
-        self._ready.first(self._raw.fileno(), self._first_readable)
+        self._firsts.watch(self._raw.fileno(), self._first_readable)
         try:
             self._done.wait()
         finally:
-            self._ready.forget(self._raw.fileno())
+            self._firsts.forget(self._raw.fileno())
+            self._watcher.stop()
             self._answer = None
         if self._error is not None:
             raise sending_failed or self._error
@@ -179,10 +202,15 @@ class Connection:
         self._readable()
         answer = self._answer
         if answer is not None and answer.last_token_ns is not None:
-            self._ready.other(self._raw.fileno(), self._readable)
+            self._firsts.forget(self._raw.fileno())
+            self._watcher.start(self._readable)
 
     def _readable(self) -> None:
         # The hot path: once a token. Between the read and its stamp nothing else may happen.
+        firsts = self._firsts
+        firsts.reads += 1
+        if firsts.reads > EVERY:
+            firsts.look()
         try:
             data, ancillary, _, _ = self._recvmsg(_READ_BYTES, _CMSG_SPACE)
         except (BlockingIOError, InterruptedError):
@@ -308,6 +336,9 @@ class Connection:
     def close(self) -> None:
         """Close the socket; safe to call twice."""
         if self._sock is not None:
-            self._ready.forget(self._sock.fileno())
+            if getattr(self, "_watcher", None) is not None:
+                self._firsts.forget(self._sock.fileno())
+                self._watcher.stop()
+                self._watcher.close()
             self._sock.close()
             self._sock = None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import httptools
 
@@ -125,7 +126,7 @@ def play(kind, reads, *, exact=False, wanted=None, count=None, **options):
 def _connection(protocol, reads, *, before=b"", lag_ns=0, stamped=True):
     """A Stream that was fed by a Connection, and why that failed."""
     stream = Stream(protocol, StillClock(lag_ns))
-    connection = Connection(target.parse_url("http://127.0.0.1:1"), None)
+    connection = Connection(target.parse_url("http://127.0.0.1:1"), SimpleNamespace(reads=-(10**9)))
     connection._answer = stream
     connection._parser = httptools.HttpResponseParser(stream)
     stream.attach(connection._parser)

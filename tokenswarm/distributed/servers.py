@@ -13,8 +13,8 @@ from tokenswarm.records import BadInput
 from tokenswarm.transport import Transport
 from tokenswarm.transport_answer import Timeouts
 from tokenswarm.transport_balance import Balanced
+from tokenswarm.transport_first import FirstTokens
 from tokenswarm.transport_open import tls_context
-from tokenswarm.transport_ready import Readiness
 
 
 def make_transports(work: Any, host: str) -> list[Transport]:
@@ -29,8 +29,8 @@ def make_transports(work: Any, host: str) -> list[Transport]:
         target_proxy.through(target.parse_url(url), os.environ)
         for url in (work.backend.urls or (host,))
     ]
-    ready = Readiness()  # one for all: first tokens of any server are read before the others
-    return [Transport(to, timeouts, headers, _tls(work, to), keep_alive, ready) for to in targets]
+    firsts = FirstTokens()  # one for all: first tokens of any server go before others' next ones
+    return [Transport(to, timeouts, headers, _tls(work, to), keep_alive, firsts) for to in targets]
 
 
 def make_transport(work: Any, host: str, k: int = 0) -> Transport | Balanced:
