@@ -121,9 +121,8 @@ class LoopClock:
         self._waited_at_ns, self._waited_total_ns = time.monotonic_ns(), self._waited_ns()
         self._starved_ns = 0
         self.turn_start_ns = self.turn_end_ns = time.monotonic_ns()
-        self.last_turn_ns = 0
+        self.last_turn_ns = 0  # with the greenlets before it
         self.after_turn: Callable[[], None] | None = None
-        self._greenlets_ns = 0  # what they took between the last two turns
         self._cpu_ns = time.thread_time_ns()
         loop = get_hub().loop
         self._check = loop.check(priority=_BEFORE_ALL)
@@ -131,24 +130,25 @@ class LoopClock:
         self._prepare = loop.prepare()
         self._prepare.start(self._turn_ends)
 
+    # Called in every turn, which at a low load is with every token: no call too many.
     def _turn_starts(self) -> None:
-        # CPU time: this ends with waiting for the sockets, where the loop is not late
-        self._greenlets_ns = time.thread_time_ns() - self._cpu_ns
         self.turn_start_ns = time.monotonic_ns()
 
     def _turn_ends(self) -> None:
         self.turn_end_ns = now = time.monotonic_ns()
-        self.last_turn_ns = now - self.turn_start_ns
-        self._cpu_ns = time.thread_time_ns()
+        cpu_ns = time.thread_time_ns()
+        self.last_turn_ns = max(now - self.turn_start_ns, cpu_ns - self._cpu_ns)
+        self._cpu_ns = cpu_ns
         if self.after_turn is not None:
             self.after_turn()
 
     def lag_ns(self) -> int:
         """Longest that an event may have waited unread; called for suspicious reads only.
 
-        That is the turn before, or this one so far with the greenlets before it, or how long
-        the process waited for a CPU since it was looked at last, when that was no negligible
-        share of the time.
+        That is the turn before with the greenlets before it, or this one so far, or how long the
+        process waited for a CPU since it was looked at last, when that was no negligible share of
+        the time. Greenlets are counted by the CPU that they took: the time until sockets are
+        ready is spent waiting for them, too, where the loop is not late.
         """
         now = time.monotonic_ns()
         if now - self._waited_at_ns > _LOOK_NS:  # a late loop calls this many times in a turn
@@ -157,7 +157,7 @@ class LoopClock:
             if self._starved_ns < _STARVED_SHARE * (now - self._waited_at_ns):
                 self._starved_ns = 0
             self._waited_at_ns = now
-        this_turn_ns = self._greenlets_ns + now - self.turn_start_ns
+        this_turn_ns = max(now - self.turn_start_ns, time.thread_time_ns() - self._cpu_ns)
         return max(self.last_turn_ns, this_turn_ns, self._starved_ns)
 
     def _waited_ns(self) -> int:

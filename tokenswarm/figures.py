@@ -17,7 +17,8 @@ from tokenswarm.histogram import Histogram
 from tokenswarm.measure import METRICS, NS
 from tokenswarm.records import Outcome
 from tokenswarm.run import Run
-from tokenswarm.snapshot import Series, Snapshot, StageStats
+from tokenswarm.snapshot import Snapshot, StageStats
+from tokenswarm.snapshot_series import Series
 
 # In thousandths: 10 * (1 - 0.9) is 0.9999999999999998, and n(1 - q) < 1 must be exact.
 PERMILLE = {"p1": 10, "p10": 100, "p50": 500, "p90": 900, "p95": 950, "p99": 990, "p999": 999}

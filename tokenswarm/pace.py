@@ -31,7 +31,6 @@ class Pace:
         self._waiting: deque[Waiter] = deque()
         # While it is active the loop looks at its sockets without waiting for them.
         self._restless = get_hub().loop.idle()
-        clock.after_turn = self._turn
 
     def wait(self) -> None:
         """Return when it is this greenlet's turn: at once, unless many others go on too."""
@@ -41,18 +40,18 @@ class Pace:
             if time.monotonic_ns() - self._clock.turn_end_ns < _BUDGET_NS:
                 return
             self._restless.start(_nothing)
+            self._clock.after_turn = self._turn
         waiter = Waiter()
         self._waiting.append(waiter)
         waiter.get()
 
     def _turn(self) -> None:
         waiting, ends = self._waiting, self._clock.turn_end_ns + _BUDGET_NS
-        if not waiting:
-            return
         while waiting and time.monotonic_ns() < ends:
             waiting.popleft().switch(None)
         if not waiting:
             self._restless.stop()
+            self._clock.after_turn = None
 
     def close(self) -> None:
         """Let all who wait go on, and nobody wait any more."""
