@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from tokenswarm.compare_sides import (
     Side,
     comparable,
-    differing,
+    differing_keys,
     lacks_gaps,
     load,
     same_folder,
@@ -319,7 +319,7 @@ def _measured(base: Side, new: Side) -> Iterable[_Measured]:
 
 def _same_requests(base: Side, new: Side) -> bool:
     """Whether request k is the same in both runs, so that it can be compared with itself."""
-    if not base.workload or not new.workload or differing(base, new, "prompts"):
+    if not base.workload or not new.workload or differing_keys(base, new, "prompts"):
         return False
     if base.requests is None or new.requests is None or tokenizers_differ(base, new):
         return False

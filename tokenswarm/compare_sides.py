@@ -99,7 +99,7 @@ def comparable(base: Side, new: Side) -> tuple[list[str], list[str]]:
     if len(unknown) == 1:
         warnings.append(f"{unknown[0]} has no workload.yaml: whether the workloads are the same "
                         "is not known")  # fmt: skip
-    differing = {name: keys for name in _SECTIONS if (keys := differing(base, new, name))}
+    differing = {name: keys for name in _SECTIONS if (keys := differing_keys(base, new, name))}
     texts = [
         f"{name}: {key} is {base.workload.get(key)} in {base.name}, "
         f"{new.workload.get(key)} in {new.name}"
@@ -121,7 +121,7 @@ def tokenizers_differ(base: Side, new: Side) -> bool:
     return bool(a != b)
 
 
-def differing(base: Side, new: Side, section: str) -> list[str]:
+def differing_keys(base: Side, new: Side, section: str) -> list[str]:
     """Keys of a section that have other values; nothing when a workload file is missing."""
     if not base.workload or not new.workload:
         return []
