@@ -33,16 +33,11 @@ class LlamaCpp(Protocol):
 
     def reader(self) -> Callable[[bytes, str], TokenEvent]:
         """Events carry no state from one to the next."""
-        return parse
+        return common.reads(event_of)
 
 
-def parse(data: bytes, name: str) -> TokenEvent:
-    """One event; a plain [DONE] is accepted too, as gateways add one."""
-    if data.strip() == common.DONE:
-        return TokenEvent(end=True)
-    chunk = common.load_chunk(data)
-    if (error := common.failed(chunk, name)) is not None:
-        return error
+def event_of(chunk: dict[str, Any]) -> TokenEvent:
+    """One event."""
     event = TokenEvent(text=common.text_of(chunk.get("content")))
     tokens = chunk.get("tokens")
     if isinstance(tokens, list) and tokens:

@@ -37,16 +37,11 @@ class OpenAIChat(common.OpenAI):
 
     def reader(self) -> Callable[[bytes, str], TokenEvent]:
         """Events carry no state from one to the next."""
-        return parse
+        return common.reads(event_of)
 
 
-def parse(data: bytes, name: str) -> TokenEvent:
+def event_of(chunk: dict[str, Any]) -> TokenEvent:
     """One chat chunk."""
-    if data.strip() == common.DONE:
-        return TokenEvent(end=True)
-    chunk = common.load_chunk(data)
-    if (error := common.failed(chunk, name)) is not None:
-        return error
     event = TokenEvent(usage=common.usage_of(chunk))
     choices = chunk.get("choices")
     if choices and isinstance(choices, list) and isinstance(choices[0], dict):

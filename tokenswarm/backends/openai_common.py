@@ -10,6 +10,7 @@ are already inside completion_tokens).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import orjson
@@ -84,6 +85,21 @@ def usage_of(chunk: dict[str, Any]) -> Usage | None:
 def count(value: Any) -> int | None:
     """A count that a server gave; None for anything that is none."""
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def reads(of_chunk: Callable[[dict[str, Any]], TokenEvent]) -> Callable[[bytes, str], TokenEvent]:
+    """A reader of events that are JSON objects; end marks and errors it knows by itself.
+
+    of_chunk gives what any other object means; see backends.Backend.reader.
+    """
+
+    def parse(data: bytes, name: str) -> TokenEvent:
+        if data.strip() == DONE:
+            return TokenEvent(end=True)
+        chunk = load_chunk(data)
+        return failed(chunk, name) or of_chunk(chunk)
+
+    return parse
 
 
 def load_chunk(data: bytes) -> dict[str, Any]:

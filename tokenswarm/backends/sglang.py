@@ -53,13 +53,8 @@ class SGLang(Protocol):
         growth = Growth("backend.options.cumulative") if self.options["cumulative"] else None
         counted = 0
 
-        def parse(data: bytes, name: str) -> TokenEvent:
+        def event_of(chunk: dict[str, Any]) -> TokenEvent:
             nonlocal counted
-            if data.strip() == common.DONE:
-                return TokenEvent(end=True)
-            chunk = common.load_chunk(data)
-            if (error := common.failed(chunk, name)) is not None:
-                return error
             event = TokenEvent()
             text = chunk.get("text")
             if isinstance(text, str):
@@ -77,7 +72,7 @@ class SGLang(Protocol):
                 _finish(event, meta.get("finish_reason"))
             return event
 
-        return parse
+        return common.reads(event_of)
 
 
 def _finish(event: TokenEvent, reason: Any) -> None:

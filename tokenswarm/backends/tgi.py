@@ -45,14 +45,11 @@ class Tgi(Protocol):
 
     def reader(self) -> Callable[[bytes, str], TokenEvent]:
         """Events carry no state from one to the next."""
-        return parse
+        return common.reads(event_of)
 
 
-def parse(data: bytes, name: str) -> TokenEvent:
+def event_of(chunk: dict[str, Any]) -> TokenEvent:
     """One event. Special tokens, such as the end of sequence, are no text of the answer."""
-    chunk = common.load_chunk(data)
-    if (error := common.failed(chunk, name)) is not None:
-        return error
     event = TokenEvent(end=chunk.get("generated_text") is not None)
     token = chunk.get("token")
     if isinstance(token, dict) and not token.get("special"):

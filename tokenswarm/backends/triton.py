@@ -72,10 +72,7 @@ class Triton(Protocol):
         counts = chosen["prompt_tokens_field"], chosen["output_tokens_field"]
         growth = Growth("backend.options.cumulative") if chosen["cumulative"] else None
 
-        def parse(data: bytes, name: str) -> TokenEvent:
-            chunk = common.load_chunk(data)
-            if (error := common.failed(chunk, name)) is not None:
-                return error
+        def event_of(chunk: dict[str, Any]) -> TokenEvent:
             text = _first(chunk.get(text_field))
             if text is None:
                 return TokenEvent(usage=_usage(chunk, *counts))
@@ -88,7 +85,7 @@ class Triton(Protocol):
                 event.finish_reason = str(reason)
             return event
 
-        return parse
+        return common.reads(event_of)
 
 
 def _first(value: Any) -> Any:
