@@ -123,7 +123,7 @@ class View:
                      run.planned_rate)  # fmt: skip
         yield _gauge("arrival_rate_achieved", "Requests a second that were sent",
                      run.achieved_rate)  # fmt: skip
-        states = [w.state for w in run.workers.values()]
+        states = [_at_work(w.state, run.state) for w in run.workers.values()]
         yield _gauges("workers", "Workers by state", "state",
                       {state: states.count(state) for state in WORKER_STATES})  # fmt: skip
         workers = run.workers.values()
@@ -137,6 +137,11 @@ class View:
         backend = run.workload.backend
         info.add_metric([run.id, run.workload.name, str(backend.kind), backend.model], 1)
         yield info
+
+
+def _at_work(worker: str, run: str) -> str:
+    """The state of a worker: one that could go on is ready before and after the run."""
+    return "ready" if worker == "running" and run in ("idle", "waiting", "done") else worker
 
 
 def _histograms(stats: dict[Key, StageStats]) -> Iterator[Metric]:

@@ -174,7 +174,8 @@ class ClosedLoop:
             if failures:
                 # a server that is gone must not be hammered, nor a disk filled with failures
                 pause = max(pause, _BACK_OFF_S[min(failures, len(_BACK_OFF_S)) - 1])
-            due_ns = time.time_ns()
+            # not now: what the loop took to see that it ended is lateness of ours
+            due_ns = answer.end_ns or time.time_ns()
             if pause:
                 course.stopped.wait(timeout=pause)
                 due_ns += round(pause * NS)

@@ -136,6 +136,7 @@ class Sender:
                 )
             except TransportError as e:
                 failure, connection = e, e.connection  # type: ignore[attr-defined]
+                stream.given_up_ns = time.time_ns()
             finally:
                 self.in_flight -= 1
                 self._streams.discard(stream)

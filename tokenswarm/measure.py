@@ -24,16 +24,18 @@ _MILLIONTH = 1_000_000
 # uses for the same quantity, so that client and server can be compared at equal `le`.
 _R10 = (1.0, 1.25, 1.6, 2.0, 2.5, 3.15, 4.0, 5.0, 6.3, 8.0)
 _VLLM_TTFT = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5,
-              10, 20, 40, 80, 160)  # fmt: skip
-_VLLM_ITL = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
-_VLLM_E2E = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240)
+              10, 20, 40, 80, 160, 640, 2560)  # fmt: skip
+_VLLM_ITL = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10,
+             20, 40, 80)  # fmt: skip
+_VLLM_E2E = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960,
+             1920, 7680)  # fmt: skip
 
 
 def _bounds_ns(low_s: float, high_s: float, extra_s: Sequence[float]) -> tuple[int, ...]:
     """R10 bounds from low to high, both included, merged with extra ones, in ns."""
-    ladder = (step * 10.0**decade for decade in range(-4, 3) for step in _R10)
-    wanted = {round(b * NS) for b in (*ladder, *extra_s)}
-    return tuple(sorted(b for b in wanted if low_s * NS <= b <= high_s * NS))
+    ladder = {round(step * 10.0**decade * NS) for decade in range(-4, 3) for step in _R10}
+    within = {b for b in ladder if low_s * NS <= b <= high_s * NS}
+    return tuple(sorted(within | {round(b * NS) for b in extra_s}))
 
 
 TTFT_BOUNDS_NS = _bounds_ns(0.001, 250, _VLLM_TTFT)

@@ -111,8 +111,8 @@ class StageStats:
         """Count a request of a stage against every objective on a latency that speaks of it.
 
         That gives exact shares under an SLO. A request that was cancelled with the run is not
-        judged. A metric that is not defined for an answer (TPOT of a single token) makes it
-        neither good nor bad.
+        judged. A metric that is not defined for an answer (TPOT of a single token) says nothing
+        of it, good or bad.
         """
         if record.outcome is Outcome.CANCELLED:
             return
@@ -122,8 +122,9 @@ class StageStats:
             if metric is None or objective.stage not in (None, stage):
                 continue
             met = [slo.met(objective, v / metric.scale) for v in values(record, metric)]
-            self.slo_evaluated[objective.key] += max(1, len(met))
-            self.slo_met[objective.key] += sum(met)
+            if met or record.outcome is not Outcome.OK:
+                self.slo_evaluated[objective.key] += max(1, len(met))
+                self.slo_met[objective.key] += sum(met)
             if objective.per_request:
                 judged = True
                 good = good and all(met)
@@ -174,7 +175,7 @@ class StageStats:
     def error_ratio(self) -> float | None:
         """(failed + dropped) / due, without cancelled; None when nothing was due."""
         due = self.due - self.outcomes[Outcome.CANCELLED.value]
-        return (self.failed + self.dropped + self.lost) / due if due else None
+        return (self.failed + self.dropped) / due if due else None
 
     def merge(self, other: StageStats) -> None:
         """Add another worker's, or another stage's, counts."""

@@ -48,7 +48,7 @@ class Stream:
         "_is_stream", "_lines", "_more", "_next_look", "_parser", "_raw", "_read", "_skip_foot",
         "_skip_head", "_sse", "_streams", "_texts", "_understood", "_widest_ns", "batched_reads",
         "coalesced_reads", "complete", "counted_events", "ended_ns", "error", "event_ns",
-        "finish_reason", "first_answer_ns", "first_event_tokens", "framing_bytes", "fresh",
+        "finish_reason", "first_answer_ns", "first_event_tokens", "framing_bytes", "fresh", "given_up_ns",
         "keep_alive", "malformed", "read_ns", "status", "token_sum", "unstamped_reads",
         "until_close", "usage",
     )  # fmt: skip
@@ -84,6 +84,7 @@ class Stream:
         self.keep_alive = False
         self.until_close = False
         self.ended_ns: int | None = None
+        self.given_up_ns: int | None = None  # when it failed, or was waited for no longer
         self.status: int | None = None
         self.event_ns = array("q")
         self.token_sum = 0  # over the events that say how many tokens they carry
@@ -102,6 +103,11 @@ class Stream:
     def last_token_ns(self) -> int | None:
         """When a token last came."""
         return self.event_ns[-1] if self.event_ns else None
+
+    @property
+    def end_ns(self) -> int | None:
+        """When the request was over: the end mark, the last read, or when it was given up."""
+        return self.ended_ns or self.given_up_ns or self.read_ns or None
 
     @property
     def reads(self) -> int:

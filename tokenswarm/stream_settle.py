@@ -37,7 +37,7 @@ def settle(
     record.finish_reason = stream.finish_reason
     text = stream.text
     record.output_chars = len(text)
-    record.end_ns = stream.ended_ns or (stream.read_ns or None)
+    record.end_ns = stream.end_ns
     _count_tokens(record, stream, text, count)
     record.outcome, error = stream.verdict(failure)
     if record.outcome is Outcome.OK and exact_output:

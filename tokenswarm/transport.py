@@ -5,7 +5,8 @@ and its answer read and stamped is in transport_connection.py. It knows HTTP's r
 nothing of what is asked.
 
 The one subtle rule: a server may close a kept connection in the moment when it is used again.
-That is no answer to the request, which is then asked once more, on a connection of its own.
+What it never took was never asked: the request then goes out on a connection of its own. What it
+did take, and lost, is its failure, and the request's outcome.
 """
 
 from __future__ import annotations
@@ -29,7 +30,6 @@ from tokenswarm.transport_held import Held
 from tokenswarm.transport_open import Addresses, proxy_headers, resolve
 
 _SWEEP_S = 0.1
-_RACE_NS = 1_000_000_000
 _MAX_IDLE_NS = 4_000_000_000  # common servers close idle connections after 5 s
 USER_AGENT = f"tokenswarm/{__version__}"
 
@@ -102,36 +102,34 @@ class Transport:
         payload = b"%b%d\r\n%b\r\n%b" % (head, len(body), more, body)
         kept = None if held is None else held.take()
         connection = kept or self._take() or self.connection()
-        was_kept = connection.used
         try:
             return self._send_on(connection, payload, answer, held)
-        except TransportError as e:
-            # A server may close a kept connection in the moment when it is used again. That is
-            # no answer to this request, which is asked once more, on a connection of its own. A
-            # loss that comes later is the server's failure, and the request's outcome.
-            raced = time.time_ns() - (connection.sent_ns or 0) < _RACE_NS
-            lost = e.outcome is Outcome.CONNECTION_LOST
-            if not (was_kept and lost and raced) or answer.is_heard:
+        except TransportError:
+            if not connection.is_unread or answer.is_heard:
                 raise
-        connection = self.connection()
-        connection.is_second = True
-        return self._send_on(connection, payload, answer, held)
+        return self._send_on(self.connection(), payload, answer, held, is_second=True)
 
     def connection(self) -> Connection:
         """A new connection to the target, not opened yet."""
         return Connection(self.target, self._firsts, self._addresses)
 
     def _send_on(
-        self, connection: Connection, payload: bytes, answer: Any, held: Held | None
+        self,
+        connection: Connection,
+        payload: bytes,
+        answer: Any,
+        held: Held | None,
+        is_second: bool = False,
     ) -> Connection:
+        connection.is_second = is_second
         self.in_flight.add(connection)
         try:
-            if connection.used:
+            if connection.is_kept:
                 connection.connect_ns = None
             elif connection.connect_ns is None:
                 connection.open(self.timeouts.connect, self.tls)
-            connection.used = True
             connection.exchange(payload, answer)
+            connection.is_kept = True
         except TransportError as e:
             connection.close()
             e.connection = connection  # type: ignore[attr-defined]

@@ -34,6 +34,9 @@ _TIMESPEC = struct.Struct("@ll")
 _CMSG_SPACE = socket.CMSG_SPACE(_TIMESPEC.size)
 _READ_BYTES = 16384
 _READ_EVENT = 1  # libev's EV_READ
+# Of struct tcp_info, linux/tcp.h. The acknowledged bytes include one for the SYN.
+_TCP_INFO_BYTES, _BYTES_ACKED, _BYTES_SENT, _BYTES_RETRANS = 256, 120, 200, 208
+_U64 = struct.Struct("=Q")
 _PEEK = int(socket.MSG_PEEK | socket.MSG_DONTWAIT)  # an int: `|` of flags takes microseconds
 _MAX_FRAMING_BYTES = 1 << 20  # of headers, trailers or chunk extensions in a row
 _TAIL_NS = 250_000_000  # how long the end of the body may follow the protocol's end mark
@@ -44,29 +47,9 @@ class Connection:
     """One socket, for one request at a time."""
 
     __slots__ = (
-        "_addresses",
-        "_answer",
-        "_done",
-        "_error",
-        "_feed",
-        "_firsts",
-        "_in",
-        "_opener",
-        "_out",
-        "_parser",
-        "_raw",
-        "_recvmsg",
-        "_sock",
-        "_tls",
-        "_watcher",
-        "connect_ns",
-        "idle_since_ns",
-        "is_second",
-        "reusable",
-        "sent_ns",
-        "target",
-        "upload_ns",
-        "used",
+        "_addresses", "_answer", "_done", "_error", "_feed", "_firsts", "_in", "_opener", "_out",
+        "_parser", "_raw", "_recvmsg", "_sock", "_tls", "_watcher", "connect_ns", "idle_since_ns",
+        "is_kept", "is_second", "is_unread", "reusable", "sent_ns", "target", "upload_ns",
     )  # fmt: skip
 
     def __init__(
@@ -74,8 +57,9 @@ class Connection:
     ) -> None:
         self.target = target
         self._firsts = firsts
-        self.used = False
-        self.is_second = False  # the first, a kept one, was closed by the server
+        self.is_kept = False  # it has served a request before
+        self.is_second = False  # for this request: a kept one was closed by the server
+        self.is_unread = False  # the server closed before it took the request
         self._addresses = addresses
         self._sock: Any = None
         self._tls: ssl.SSLObject | None = None
@@ -150,6 +134,7 @@ class Connection:
         if self._error is not None:  # cancelled in the moment when it was connected
             raise self._error
         self._answer = answer
+        self.is_unread = False
         self._done.clear()
         self.reusable = False
         self.upload_ns = None
@@ -165,6 +150,7 @@ class Connection:
             # The server may have answered (413, 503) and closed before it read everything.
             if self._error is None:
                 self._error = TransportError(Outcome.CONNECTION_LOST, os_error_text(e))
+                self.is_unread = self.is_kept
         took = time.monotonic_ns() - began
         if took > 1_000_000:
             self.upload_ns = took
@@ -284,9 +270,25 @@ class Connection:
             if answer.ended_ns is not None or answer.until_close:
                 answer.complete = True
             else:
+                self.is_unread = self.is_kept and self._is_unacknowledged()
                 self._fail(Outcome.CONNECTION_LOST, "the server closed before the answer's end")
                 return
         self._done.set()
+
+    def _is_unacknowledged(self) -> bool:
+        """Whether the last bytes sent were never taken, by the kernel's count of them.
+
+        A server that closes an idle connection ends it first, and takes nothing afterwards. One
+        that reads a request and closes has taken it; one that resets is not asked here.
+        """
+        try:
+            info = self._raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+            (acknowledged,) = _U64.unpack_from(info, _BYTES_ACKED)
+            (sent,) = _U64.unpack_from(info, _BYTES_SENT)
+            (repeated,) = _U64.unpack_from(info, _BYTES_RETRANS)
+        except (OSError, struct.error):  # a kernel that does not say
+            return False
+        return bool(acknowledged < sent - repeated)
 
     def _fail(self, outcome: Outcome, text: str) -> None:
         if self._error is None:

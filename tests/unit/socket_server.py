@@ -107,6 +107,10 @@ class Server:
         finally:
             sock.close()
 
+    def wait_hung_up(self, connection: int) -> None:
+        """Until the server has closed its k-th connection, counted from 1."""
+        self._threads[connection - 1].join()
+
     def __enter__(self):
         self._thread = threading.Thread(target=self._accept)
         self._thread.start()

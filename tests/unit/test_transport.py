@@ -16,7 +16,7 @@ from socket_server import DONE, END, JSON, SSE, WHOLE, Server, answers, chunk, t
 from stream_play import backend
 
 from tokenswarm import transport as transport_module
-from tokenswarm import transport_open
+from tokenswarm import transport_connection, transport_open
 from tokenswarm.clock import NS, LoopClock
 from tokenswarm.records import BadInput, Outcome
 from tokenswarm.stream import Stream
@@ -606,14 +606,39 @@ def closes_when_used_again(then):
 
 
 @pytest.mark.parametrize("reset", [False, True])
-def test_a_kept_connection_that_is_closed_when_used_again_is_replaced_once(reset):
+def test_a_request_that_the_server_took_and_lost_is_its_failure(reset):
     script = closes_when_used_again(lambda peer: peer.reset() if reset else None)
     with Server(script) as server, client(server.url) as transport:
         first, second = Asked(transport), Asked(transport)
+    assert (first.outcome, second.outcome) == (Outcome.OK, Outcome.CONNECTION_LOST)
+    assert not second.connection.is_second
+    assert server.connections == 1
+
+
+def test_a_request_that_the_server_never_took_is_sent_on_a_connection_of_its_own(monkeypatch):
+    # the end of an idle connection that arrives just after it was looked at
+    monkeypatch.setattr(transport_connection.Connection, "still_open", lambda _: True)
+    scripts = iter([answers(WHOLE, close=True), answers(WHOLE)])
+    with Server(lambda peer: next(scripts)(peer)) as server, client(server.url) as transport:
+        first = Asked(transport)
+        server.wait_hung_up(1)
+        second = Asked(transport)
+        assert second.connection.is_second
+        assert second.connection.connect_ns is not None
     assert (first.outcome, second.outcome, second.text) == (Outcome.OK, Outcome.OK, "ab")
-    assert (first.connection.is_second, second.connection.is_second) == (False, True)
-    assert second.connection.connect_ns is not None
     assert server.connections == 2
+
+
+def test_only_the_request_that_was_sent_again_says_so(monkeypatch):
+    monkeypatch.setattr(transport_connection.Connection, "still_open", lambda _: True)
+    scripts = iter([answers(WHOLE, close=True), answers(WHOLE, WHOLE)])
+    with Server(lambda peer: next(scripts)(peer)) as server, client(server.url) as transport:
+        said = []
+        for _ in range(3):
+            said.append(Asked(transport).connection.is_second)
+            if len(said) == 1:
+                server.wait_hung_up(1)
+    assert said == [False, True, False]
 
 
 def test_a_new_connection_that_is_closed_at_once_is_not_replaced():

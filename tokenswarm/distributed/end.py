@@ -41,6 +41,7 @@ def count_up(
     if server is not None:
         _finish_server(run, server)
     run.state = "done"
+    run.planned_rate = run.achieved_rate = 0.0
 
 
 def _find_steady_state(run: Run) -> None:
