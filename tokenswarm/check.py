@@ -30,7 +30,7 @@ def check(path: str, sets: list[str], out: TextIO) -> int:
     for objective in objectives:
         each = "each request" if objective.per_request else "over the run"
         out.write(f"#   SLO {objective.text} ({each})\n")
-    for warning in source.warnings:
+    for warning in (*work.notes, *source.warnings):
         out.write(f"#   warning: {warning}\n")
     return 0
 

@@ -166,7 +166,7 @@ class ClosedLoop:
             if answer is None:
                 return
             if j in self._talks:
-                self._talks[j].heard(answer.text)
+                self._talks[j].heard(answer.answer)
                 if j in self._held and not self._talks[j].goes_on:
                     self._held[j].close()
             pause = float(load.think_s(self._share.workload.seed, item[0].index))

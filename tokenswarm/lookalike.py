@@ -34,11 +34,12 @@ class Lookalike:
     its text, provided that it is valid text at all: see `decode`.
     """
 
-    __slots__ = ("_read", "_tries", "foot", "head")
+    __slots__ = ("_read", "_tries", "channel", "foot", "head")
 
     def __init__(self, read: Callable[[bytes, str], TokenEvent]) -> None:
         self.head: bytes | None = None
         self.foot = b""
+        self.channel = "text"  # which of CHANNELS the text between them is
         self._read = read
         self._tries = _TRIES
 
@@ -72,7 +73,7 @@ class Lookalike:
         setattr(wanted, channel, _PROOF)
         if proof != wanted:
             return False
-        self.head, self.foot = _FIELD + before, after + b"\n\n"
+        self.head, self.foot, self.channel = _FIELD + before, after + b"\n\n", channel
         return True
 
 

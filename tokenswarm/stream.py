@@ -44,13 +44,13 @@ class Stream:
     """The answer to one request; see transport_answer.Answer for what a connection reads of it."""
 
     __slots__ = (
-        "_alike", "_body", "_clock", "_closes", "_foot", "_head", "_headers", "_inflate",
-        "_is_stream", "_lines", "_more", "_next_look", "_parser", "_raw", "_read", "_skip_foot",
-        "_skip_head", "_sse", "_streams", "_texts", "_understood", "_widest_ns", "batched_reads",
-        "coalesced_reads", "complete", "counted_events", "ended_ns", "error", "event_ns",
-        "finish_reason", "first_answer_ns", "first_event_tokens", "framing_bytes", "fresh", "given_up_ns",
-        "keep_alive", "malformed", "read_ns", "status", "token_sum", "unstamped_reads",
-        "until_close", "usage",
+        "_alike", "_answers", "_body", "_clock", "_closes", "_foot", "_head", "_headers",
+        "_inflate", "_is_interim", "_is_stream", "_lines", "_more", "_next_look", "_parser", "_raw",
+        "_read", "_skip_foot", "_skip_head", "_sse", "_streams", "_texts", "_understood",
+        "_widest_ns", "batched_reads", "coalesced_reads", "complete", "counted_events",
+        "ended_ns", "error", "event_ns", "finish_reason", "first_answer_ns",
+        "first_event_tokens", "framing_bytes", "fresh", "given_up_ns", "keep_alive", "malformed",
+        "read_ns", "status", "token_sum", "unstamped_reads", "until_close", "usage",
     )  # fmt: skip
 
     def __init__(self, backend: Backend, clock: LoopClock) -> None:
@@ -69,10 +69,12 @@ class Stream:
         self._skip_foot = 0
         self._headers: dict[bytes, bytes] = {}
         self._inflate: Any = None
+        self._is_interim = False
         self._is_stream = False
         self._understood = False  # at least one event
         self._body = bytearray()
         self._texts: list[str] = []
+        self._answers: list[str] | None = None  # of them, those of the answer; None while all are
         self._raw = bytearray()  # text that follows them, not looked at yet, see lookalike
         self._next_look = _LOOK_EVENTS
         self._more = 0  # events that came in a read with an earlier one
@@ -147,9 +149,11 @@ class Stream:
 
     def on_headers_complete(self) -> None:
         """Status and headers are known: decide how to read the body."""
-        self.status = status = self._parser.get_status_code()
-        if status < 200:
+        status = self._parser.get_status_code()
+        self._is_interim = status < 200  # not the answer: 100 Continue, 103 Early Hints
+        if self._is_interim:
             return
+        self.status = status
         media = self._headers.get(b"content-type", b"").split(b";")[0].strip().lower()
         sse = media != b"text/html" if self._lines else media in (b"text/event-stream", b"")
         self._is_stream = self._streams and status == 200 and sse
@@ -168,6 +172,7 @@ class Stream:
 
     def on_body(self, data: bytes) -> None:
         """A piece of the body, stamped read_ns."""
+        self.framing_bytes = 0
         # The hot path: nearly every piece is one event like the one before, and its text can
         # wait to be looked at until the answer is complete.
         head = self._head
@@ -183,7 +188,6 @@ class Stream:
                 self._raw += middle
                 self.fresh += 1
                 return
-        self.framing_bytes = 0
         if self._inflate is None:
             self._take(data)
             return
@@ -205,7 +209,7 @@ class Stream:
 
     def on_message_complete(self) -> None:
         """The body is complete, unless it was an interim (1xx) response."""
-        if self.status is None or self.status >= 200:
+        if not self._is_interim:
             self.complete = True
             self.keep_alive = self._parser.should_keep_alive()  # llhttp forgets it afterwards
 
@@ -259,14 +263,16 @@ class Stream:
                 self.token_sum += event.tokens
                 if len(self.event_ns) == 1:
                     self.first_event_tokens = event.tokens
+            if self._answers is None and (event.reasoning or event.tool):
+                self._answers = list(self._texts)
             if text:
-                self._texts.append(text)
+                self._keep(text, is_answer=True)
                 if self.first_answer_ns is None:
                     self.first_answer_ns = self.read_ns
             if event.reasoning:
-                self._texts.append(event.reasoning)
+                self._keep(event.reasoning, is_answer=False)
             if event.tool:
-                self._texts.append(event.tool)
+                self._keep(event.tool, is_answer=False)
         if event.usage is not None:
             self.usage = event.usage
         if event.finish_reason is not None:
@@ -275,6 +281,11 @@ class Stream:
             self.error = event.error
         if event.end:
             self.ended_ns = self.read_ns
+
+    def _keep(self, text: str, is_answer: bool) -> None:
+        self._texts.append(text)
+        if is_answer and self._answers is not None:
+            self._answers.append(text)
 
     def after_read(self, stamped: bool) -> None:
         """Account for a read: how many token events it brought, and whose doing that was.
@@ -337,13 +348,19 @@ class Stream:
             self._texts = ["".join(self._texts)]
         return self._texts[0] if self._texts else ""
 
+    @property
+    def answer(self) -> str:
+        """The text of the answer alone: what a client puts into the history of a conversation."""
+        text = self.text
+        return text if self._answers is None else "".join(self._answers)
+
     def _decode(self) -> None:
         """Look at the text of events that were only likened to others."""
         if self._raw:
             raw, self._raw = bytes(self._raw), bytearray()
             text = decode(raw)
             if text is not None:
-                self._texts.append(text)
+                self._keep(text, is_answer=self._alike is None or self._alike.channel == "text")
             elif self.malformed is None:
                 shown = raw[:80].decode("utf-8", "replace")
                 self.malformed = f"events with the text {shown!r}...: not valid JSON"

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _TOKENIZER_FILES = re.compile(
     r"tokenizer.*|vocab.*|merges\.txt|.*\.model|.*\.tiktoken|special_tokens_map\.json|.*\.py"
 )
-_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+_HUB_ID = re.compile(r"\w[\w.-]*/[\w.-]+")
 
 
 class HuggingFaceCodec:

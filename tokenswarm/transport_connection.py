@@ -223,7 +223,7 @@ class Connection:
             self._failed_on(e, answer, len(data), bool(ancillary))
         else:
             if answer.complete:
-                self.reusable = answer.keep_alive
+                self.reusable = answer.keep_alive and not self._has_more()
                 self._done.set()
 
     def _account(self, answer: Answer, size: int, stamped: bool) -> None:
@@ -264,23 +264,42 @@ class Connection:
                 return
             self._parser.feed_data(plain)
 
+    def _has_more(self) -> bool:
+        """TLS holds what came behind a complete answer: what nobody asked for, or the end.
+
+        Without TLS it is in the socket, where still_open looks.
+        """
+        if self._tls is None:
+            return False
+        try:
+            self._tls.read(1)
+        except ssl.SSLWantReadError:
+            return False
+        except ssl.SSLError:
+            pass
+        return True
+
     def _closed_by_server(self) -> None:
         answer = self._answer
         if not answer.complete:
             if answer.ended_ns is not None or answer.until_close:
                 answer.complete = True
             else:
-                self.is_unread = self.is_kept and self._is_unacknowledged()
+                self.is_unread = self.is_kept and self._is_unread_by_server()
                 self._fail(Outcome.CONNECTION_LOST, "the server closed before the answer's end")
                 return
         self._done.set()
 
-    def _is_unacknowledged(self) -> bool:
-        """Whether the last bytes sent were never taken, by the kernel's count of them.
+    def _is_unread_by_server(self) -> bool:
+        """Whether the server had ended the connection before the request came.
 
-        A server that closes an idle connection ends it first, and takes nothing afterwards. One
-        that reads a request and closes has taken it; one that resets is not asked here.
+        It had when TLS said so before the request left, or when the bytes sent last were never
+        acknowledged: a server that closes an idle connection takes nothing afterwards. One that
+        reads a request and closes has taken it; one that resets is not asked here.
         """
+        assert self.sent_ns is not None
+        if self._tls is not None and self._answer.read_ns < self.sent_ns:
+            return True
         try:
             info = self._raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
             (acknowledged,) = _U64.unpack_from(info, _BYTES_ACKED)

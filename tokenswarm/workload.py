@@ -11,6 +11,7 @@ beside the workload file, is taken from there.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ import yaml
 from pydantic import ValidationError
 
 from tokenswarm import __version__, spec, yaml_source
+from tokenswarm.prompts import WITHOUT_TOKENIZER
 from tokenswarm.records import BadInput
 from tokenswarm.workload_load import Load, Stage
 from tokenswarm.workload_model import (
@@ -92,6 +94,8 @@ def _workload(text: str, name: str, sets: Sequence[str], folder: Path | None) ->
     data = source.data
     if data.get("name") is None:
         data["name"] = re.sub(r"[^\w.+-]+", "-", Path(name).stem).strip("-.") or "workload"
+    if _lacks_tokenizer(data):
+        data["tokenizer"] = _likely_tokenizer(str(data["backend"]["model"]))
     if folder is not None:
         _look_beside(data, folder)
     missing = list(_missing_files(data))
@@ -102,6 +106,25 @@ def _workload(text: str, name: str, sets: Sequence[str], folder: Path | None) ->
     if missing:
         raise _bad_input(source, missing)
     return workload
+
+
+def _lacks_tokenizer(data: dict[str, Any]) -> bool:
+    """Whether one must be guessed: prompts are to be cut, and none is named."""
+    backend, prompts = data.get("backend"), data.get("prompts")
+    if data.get("tokenizer") is not None or not isinstance(prompts, dict):
+        return False
+    needs_none = prompts.get("source") in WITHOUT_TOKENIZER
+    return isinstance(backend, dict) and backend.get("model") is not None and not needs_none
+
+
+def _likely_tokenizer(model: str) -> dict[str, Any]:
+    """The model's own where this machine has it, else an encoding that is always there."""
+    home = os.environ.get("HF_HOME", "~/.cache/huggingface")
+    hub = Path(os.environ.get("HF_HUB_CACHE", f"{home}/hub")).expanduser()
+    is_here = (hub / f"models--{model.replace('/', '--')}").is_dir()
+    if is_here or (Path(model) / "tokenizer.json").is_file():
+        return {"source": "hf", "path": model, "guessed": True}
+    return {"source": "tiktoken", "path": "cl100k_base", "guessed": True}
 
 
 def _bad_input(source: Source, problems: list[spec.Problem]) -> BadInput:

@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PlainValidator
 
 from tokenswarm import slo, spec
+from tokenswarm.backends import BACKENDS
 from tokenswarm.slo import Objective
 from tokenswarm.spec import (
     Count,
@@ -34,10 +35,6 @@ from tokenswarm.spec import (
 )
 from tokenswarm.workload_load import Load, measured_names
 from tokenswarm.workload_prompts import Prompts
-
-BACKEND_KINDS = (
-    "openai-completions", "openai-chat", "tgi", "triton", "sglang", "llamacpp", "mii", "template",
-)  # fmt: skip
 
 _NAME = re.compile(r"\w[\w .+-]{0,99}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -96,7 +93,7 @@ def _url_or_none(value: Any) -> str | None:
 class Backend(Section):
     """The server's protocol and what every request says besides its prompt."""
 
-    kind: Annotated[str, spec.one_of("backend", *BACKEND_KINDS)] = "openai-completions"
+    kind: Annotated[str, spec.one_of("backend", *BACKENDS)] = "openai-completions"
     model: Text
     path: Text | None = None
     extra_body: Table = Field(default_factory=dict)
@@ -143,6 +140,7 @@ class Tokenizer(Section):
     chat_template: Text | None = None
     chat_template_kwargs: Table = Field(default_factory=dict)
     trust_remote_code: Flag = False
+    guessed: Flag = False  # none was given: see Workload.notes
 
 
 class Timeouts(Section):
@@ -298,6 +296,17 @@ class Workload(Section):
                 yield ("slo", key), str(error)
         for key, text in slo.without_base(objectives, parsed):
             yield ("slo", key), text
+
+    @property
+    def notes(self) -> list[str]:
+        """What whoever runs this should know."""
+        if self.tokenizer is None or not self.tokenizer.guessed:
+            return []
+        return [
+            f"no tokenizer: is given; prompts are cut with {self.tokenizer.source} "
+            f"{self.tokenizer.path}. Name the model's own, or their length may not be what the "
+            "server counts"
+        ]
 
     def objectives(self) -> list[Objective]:
         """The parsed `slo:`, with the defaults that it leaves standing."""

@@ -13,11 +13,9 @@ from pydantic import Field, PlainSerializer, PlainValidator
 
 from tokenswarm import lengths, spec
 from tokenswarm.lengths import Choices, Distribution
+from tokenswarm.prompts import PROMPTS
 from tokenswarm.spec import Count, Flag, Natural, Problem, Prose, Section, Table, Text
 
-PROMPT_SOURCES = (
-    "sharegpt", "sharegpt-questions", "conversations", "trace", "jsonl", "random", "text",
-)  # fmt: skip
 FROM_DATASET = "from-dataset"
 
 
@@ -50,7 +48,7 @@ def _probe(value: Any) -> bool | str:
 class Prompts(Section):
     """What is asked: where the text comes from and how long prompts and answers are."""
 
-    source: Annotated[str, spec.one_of("prompt source", *PROMPT_SOURCES)] = "sharegpt"
+    source: Annotated[str, spec.one_of("prompt source", *PROMPTS)] = "sharegpt"
     path: Text | None = None
     input_tokens: Length = None
     output_tokens: Length = None

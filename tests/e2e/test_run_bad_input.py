@@ -145,6 +145,13 @@ def run_in_out(tmp, engine):
     return finished
 
 
+def file_as_out(tmp, engine):
+    (tmp / "out").write_text("mine")
+    finished = run(tmp, engine.url)
+    assert (tmp / "out").read_text() == "mine"
+    return finished
+
+
 def taken_port(tmp, engine):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -201,6 +208,7 @@ CASES = {
                             b"size 1\n"), ["data.json", "LFS"]),
     "truncated": (dataset(CORPUS.read_bytes()[:5000]), ["data.json", "allow_truncated"]),
     "a run in --out": (run_in_out, ["holds a run already (summary.json)"]),
+    "a file as --out": (file_as_out, ["is a file; choose another name"]),
     "taken port": (taken_port, ["--export prometheus", "in use"]),
     "unknown exporter": (unknown_exporter, ["unknown exporter 'promotheus'", "prometheus"]),
     "users beside the workload": (users_beside_the_workload, ["-u/--users", "-t/--run-time",

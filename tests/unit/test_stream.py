@@ -77,6 +77,7 @@ def test_the_answers_first_token_comes_after_reasoning():
     played = play("openai-chat", wires, before=SSE)
     assert (played.record.first_ns, played.record.first_answer_ns) == (1, 2)
     assert (played.stream.text, played.record.output_chars) == ("hmHi", 4)
+    assert played.stream.answer == "Hi"
 
 
 def test_tool_calls_are_tokens():
@@ -345,6 +346,7 @@ def test_a_change_around_the_text_is_learned_anew():
     reads = [event(f" {k}", created=second) for second in range(5) for k in range(20)]
     played = streamed(*reads, DONE)
     assert played.stream.text == "".join(f" {k}" for _ in range(5) for k in range(20))
+    assert played.stream.answer == played.stream.text
     assert len(played.stream.event_ns) == 100
 
 
@@ -358,6 +360,7 @@ def test_the_answer_after_reasoning_is_learned_too():
     played = play("openai-chat", [*wires[:-1], wires[-1] + END], before=SSE)
     assert (played.text, played.reasoning) == (" yes" * 5, " so" * 5)
     assert played.stream.text == " so" * 5 + " yes" * 5
+    assert played.stream.answer == " yes" * 5  # a history holds no reasoning
     assert played.stream.first_answer_ns == 6
 
 

@@ -74,12 +74,26 @@ def test_the_example_of_the_manual_means_what_it_says() -> None:
     assert (w.hardware.count, w.hardware.usd_per_hour, w.hardware.utilization) == (8, 98.0, 0.7)
 
 
+def test_a_tokenizer_that_is_not_given_is_guessed_and_that_is_said(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    guess = parse(HEAD)
+    assert (guess.tokenizer.source, guess.tokenizer.path) == ("tiktoken", "cl100k_base")
+    assert "no tokenizer: is given; prompts are cut with tiktoken cl100k_base" in guess.notes[0]
+    assert workload.parse(workload.dump(guess)).notes == guess.notes
+    (tmp_path / "models--me--mine").mkdir()
+    own = parse(HEAD, "backend.model=me/mine")
+    assert (own.tokenizer.source, own.tokenizer.path) == ("hf", "me/mine")
+    given = parse(HEAD, "tokenizer={source: tiktoken, path: o200k_base}")
+    assert given.notes == []
+    assert parse(HEAD, "prompts={source: jsonl, path: x.jsonl}").tokenizer is None
+
+
 def test_only_a_model_and_lengths_are_required() -> None:
     w = parse(HEAD)
     assert w.backend.kind == "openai-completions"
     assert (w.load.mode, w.load.users, w.load.duration) == ("closed", 1, 60.0)
     assert [stage.name for stage in w.load.resolved_stages()] == ["main"]
-    assert (w.seed, w.nonce, w.tokenizer, w.hardware) == (1, None, None, None)
+    assert (w.seed, w.nonce, w.hardware) == (1, None, None)
     assert (w.timeouts.connect, w.timeouts.first_token, w.timeouts.stall) == (10.0, 600.0, 120.0)
     assert (w.validity.rate_tolerance, w.validity.cpu, w.validity.loop_lag_p99_s) == (
         0.01,

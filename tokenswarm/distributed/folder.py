@@ -26,7 +26,8 @@ SPOOLS = "workers"  # where workers keep records, see exporters/rebuild.py
 def make_folder(out: str | None, name: str, started: float) -> tuple[Path | None, str | None]:
     """The run's folder, made; or None and why it cannot be written, when the run goes on without.
 
-    Raises BadInput when it holds a run already.
+    Raises BadInput when it holds a run already, or is no folder. What a run that sent nothing
+    left there (its server was not up yet) is no run.
     """
     if out is None:
         stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(started))
@@ -39,11 +40,12 @@ def make_folder(out: str | None, name: str, started: float) -> tuple[Path | None
         folder = Path(out)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        taken = [f.name for f in folder.iterdir()
-                 if f.name in ("summary.json", "requests.jsonl", "workload.yaml")]  # fmt: skip
+        taken = _signs_of_a_run(folder)
         probe_file = folder / f".writable-{os.getpid()}"
         probe_file.touch()
         probe_file.unlink()
+    except FileExistsError:
+        raise BadInput(f"--out {folder}: is a file; choose another name for the folder") from None
     except OSError as e:
         return None, (
             f"--out {folder}: cannot write there ({e.strerror or e}): no file of this run is kept, "
@@ -51,10 +53,18 @@ def make_folder(out: str | None, name: str, started: float) -> tuple[Path | None
         )
     if taken:
         raise BadInput(
-            f"--out {folder}: holds a run already ({', '.join(sorted(taken))}); "
+            f"--out {folder}: holds a run already ({', '.join(taken)}); "
             "choose another folder or remove that one"
         )
     return folder, None
+
+
+def _signs_of_a_run(folder: Path) -> list[str]:
+    """Names of what only a run that sent something leaves."""
+    records = [folder / "requests.jsonl", *sorted((folder / SPOOLS).glob("*"))]
+    found = [path for path in records if path.is_file() and path.stat().st_size]
+    summary = folder / "summary.json"
+    return [str(p.relative_to(folder)) for p in (*found, *([summary] if summary.exists() else []))]
 
 
 def write_workers(run: Run) -> None:

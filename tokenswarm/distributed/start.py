@@ -52,7 +52,7 @@ def make_run(work: Any, host: str, options: Options) -> Run:
             "--gpu: the workload's server.gpu_url already reads GPUs; leave one of the two "
             "out, or they would count twice"
         )
-    run.warnings += backends.make(work).notes
+    run.warnings += [*work.notes, *backends.make(work).notes]
     return run
 
 

@@ -15,7 +15,7 @@ from tokenswarm import tokens
 from tokenswarm.prompts.source import PromptSource, check_options
 from tokenswarm.records import BadInput
 
-__all__ = ["PROMPTS", "PromptSource", "open_source"]
+__all__ = ["PROMPTS", "WITHOUT_TOKENIZER", "PromptSource", "open_source"]
 
 # Name -> (module, opener(workload, tokenizer) -> PromptSource).
 PROMPTS: dict[str, tuple[str, str]] = {
@@ -29,7 +29,7 @@ PROMPTS: dict[str, tuple[str, str]] = {
 }
 
 # Sources that work without a tokenizer: lengths are then the server's to count.
-_WITHOUT_TOKENIZER = frozenset({"jsonl"})
+WITHOUT_TOKENIZER = frozenset({"jsonl"})
 
 
 def open_source(workload: Any, *, tokenizer: tokens.Tokenizer | None = None) -> PromptSource:
@@ -46,7 +46,7 @@ def open_source(workload: Any, *, tokenizer: tokens.Tokenizer | None = None) -> 
     check_options(workload)
     if tokenizer is None and workload.tokenizer is not None:
         tokenizer = tokens.load(workload.tokenizer)
-    if tokenizer is None and name not in _WITHOUT_TOKENIZER:
+    if tokenizer is None and name not in WITHOUT_TOKENIZER:
         raise BadInput(
             f"tokenizer: is not set, and prompts.source {name!r} needs it to cut prompts to"
             " length. Name the model's tokenizer (source: hf, path: folder or hub id; or source:"
