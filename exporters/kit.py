@@ -22,13 +22,13 @@ class Kit:
     def __init__(self, options: Any) -> None:
         wanted: dict[str, str | None] = {}
         for text in options.exports:
-            name, _, arg = text.partition("=")
+            name, _, arg = text.partition("=")  # "" is asked for without a value, not unsaid
             if name not in EXPORTERS:
                 raise BadInput(
                     f"--export {text}: unknown exporter '{name}'. "
                     f"Expected one of: {', '.join(EXPORTERS)}"
                 )
-            wanted[name] = arg or None
+            wanted[name] = arg
         self._wanted = wanted
         self._added: list[Exporter] = []
         self._prometheus = EXPORTERS["prometheus"](wanted.get("prometheus"), None)

@@ -221,8 +221,8 @@ class _Answer:
 
 
 def parse_address(arg: str | None) -> tuple[str, int] | None:
-    """Host and port of `[HOST:]PORT`; None for `off`. Raises BadInput."""
-    if arg is None or arg == "":
+    """Host and port of `[HOST:]PORT`, the default ones for ""; None for `off`. Raises BadInput."""
+    if not arg:
         return DEFAULT_HOST, DEFAULT_PORT
     if arg == "off":
         return None
@@ -239,7 +239,8 @@ def parse_address(arg: str | None) -> tuple[str, int] | None:
 class Prometheus:
     """Serves /metrics from the moment it is made until close().
 
-    port is the one that was bound, None when nothing is served; scrapes counts answers sent.
+    arg: None when nobody asked for it, so that a taken port is only a warning. port is the one
+    that was bound, None when nothing is served; scrapes counts answers sent.
     """
 
     def __init__(self, arg: str | None = None) -> None:
@@ -252,7 +253,7 @@ class Prometheus:
         self._server: WSGIServer | None = None
         address = parse_address(arg)
         if address is not None:
-            self._listen(*address, asked=bool(arg))
+            self._listen(*address, asked=arg is not None)
 
     @property
     def url(self) -> str | None:

@@ -8,11 +8,13 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 from hand_made import MS, S, objectives, record, run, worker
 from prometheus_client.parser import text_string_to_metric_families
 
+from exporters.kit import Kit
 from exporters.prometheus import LINGER_SCRAPES, Prometheus, parse_address
 from tokenswarm import measure
 from tokenswarm.records import BadInput, Outcome
@@ -269,13 +271,22 @@ def test_a_taken_port_is_an_error_when_it_was_asked_for(served: Prometheus) -> N
         Prometheus(str(served.port))
 
 
+def test_a_taken_default_port_is_an_error_when_it_was_asked_for(
+    served: Prometheus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("exporters.prometheus.DEFAULT_PORT", served.port)
+    with pytest.raises(BadInput, match=rf"127.0.0.1:{served.port}: Address already in use"):
+        Kit(SimpleNamespace(exports=("prometheus",)))
+
+
 def test_a_taken_default_port_is_a_warning(
     served: Prometheus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("exporters.prometheus.DEFAULT_PORT", served.port)
-    exporter = Prometheus()
+    exporter = Kit(SimpleNamespace(exports=())).open(None)[0]
     found = run()
     exporter.start(found)
+    assert isinstance(exporter, Prometheus)
     assert exporter.url is None
     assert "Address already in use" in found.warnings[0]
     assert "prometheus=off" in found.warnings[0]
