@@ -10,13 +10,14 @@ least one value beyond it, n(1 - q) >= 1, and is weak while there are fewer than
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from tokenswarm.histogram import Histogram
 from tokenswarm.measure import METRICS, NS
 from tokenswarm.records import Outcome
 from tokenswarm.run import Run
+from tokenswarm.slo import Objective
 from tokenswarm.snapshot import Snapshot, StageStats
 from tokenswarm.snapshot_series import Series
 
@@ -119,17 +120,35 @@ def throughput(
 
 
 def goodput(
-    stats: StageStats, seconds: float | None, per_request: bool, open_loop: bool
+    stats: StageStats, seconds: float | None, judged: bool, open_loop: bool
 ) -> dict[str, Any]:
     """Requests a second that met every per-request SLO, and their share of due.
 
-    None without per-request SLOs. A closed loop throttles itself with the server, so its rate
-    of good requests says nothing of what was asked: only the share is given there.
+    None without per-request SLOs (judged: False). A closed loop throttles itself with the server,
+    so its rate of good requests says nothing of what was asked: only the share is given there.
     """
-    if not per_request:
+    if not judged:
         return {"goodput_per_s": None, "attainment": None}
     rate = stats.good / seconds if open_loop and seconds else None
     return {"goodput_per_s": rate, "attainment": stats.good / stats.due if stats.due else None}
+
+
+def per_request(
+    stats: StageStats, objectives: Iterable[Objective], stages: Collection[str]
+) -> list[dict[str, Any]]:
+    """How many requests of these stages met each objective that holds for every request.
+
+    A failed request meets none; dropped, lost and cancelled ones are not counted here. `share` is
+    None where there were no requests.
+    """
+    found = []
+    for o in objectives:
+        if o.per_request and (o.stage is None or o.stage in stages):
+            evaluated, met = stats.slo_evaluated[o.key], stats.slo_met[o.key]
+            share = met / evaluated if evaluated else None
+            found.append({"key": o.key, "text": o.text, "stage": o.stage,
+                          "evaluated": evaluated, "met": met, "share": share})  # fmt: skip
+    return found
 
 
 def window_unix(run: Run, window: tuple[float, float] | None) -> dict[str, Any]:
@@ -152,12 +171,13 @@ def is_open_loop(run: Run) -> bool:
 
 
 def _scope(
-    run: Run, snapshot: Snapshot, stages: Iterable[int], window: tuple[float, float] | None
+    run: Run, snapshot: Snapshot, stages: Collection[int], window: tuple[float, float] | None
 ) -> dict[str, Any]:
     """The figures of some stages over a window."""
     stats = snapshot.total(stages)
     seconds = window[1] - window[0] if window else None
-    per_request = any(o.per_request for o in run.objectives)
+    judged = any(o.per_request for o in run.objectives)
+    each = per_request(stats, run.objectives, {run.stages[k].name for k in stages})
     return {
         "window": window_unix(run, window),
         "requests": requests(stats),
@@ -165,7 +185,7 @@ def _scope(
         "error_ratio": stats.error_ratio,
         "throughput": throughput(snapshot.series, window, gpus(run)),
         "metrics": metrics(stats),
-        "slo": goodput(stats, seconds, per_request, is_open_loop(run)),
+        "slo": {**goodput(stats, seconds, judged, is_open_loop(run)), "per_request": each},
     }
 
 

@@ -7,6 +7,7 @@ from xml.etree import ElementTree as ET
 from hand_made import objectives, record, run, worker
 
 from exporters import junit, summary
+from tokenswarm.records import Outcome
 from tokenswarm.run import Run
 
 SLO = {"p90(ttft)": "<2s", "p50(tpot)": "<5ms", "p999(e2e)": "<9s"}
@@ -55,6 +56,31 @@ def test_a_good_run_has_no_failures() -> None:
     suite = parsed(found)
     assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("4", "0", "0")
     assert all(len(case) == 0 for case in suite)
+
+
+def test_an_slo_of_every_request_has_a_case_that_says_how_many_met_it() -> None:
+    rs = [record(k, due_s=10 + k * 0.1, ttft_ms=100 if k < 75 else 3000) for k in range(99)]
+    rs.append(record(99, Outcome.HTTP_ERROR, due_s=20))
+    slo = {"ttft": "<2s", "main: tpot": "<50ms", "attainment": ">=80%", "error_ratio": "<5%"}
+    found = run(worker(0, *rs), objectives=objectives(slo))
+    for r in rs:
+        found.workers["w0"].snapshot.stage(1).judge(r, found.objectives, "main")
+    suite = parsed(found)
+    said = {c.get("name"): c.findtext("system-out") for c in suite if len(c)}
+    assert said == {
+        "attainment >=80%": None,
+        "ttft <2s (each request)": "met by 75 of 100 requests (75 %)",
+        "main: tpot <50ms (each request)": "met by 99 of 100 requests (99 %)",
+    }
+    failed = [c.get("name") for c in suite if c.find("failure") is not None]
+    assert failed == ["attainment >=80%"]
+    assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("6", "1", "0")
+
+
+def test_an_slo_of_every_request_that_judged_none_says_so() -> None:
+    suite = parsed(run(worker(0), objectives=objectives({"ttft": "<2s"})))
+    assert suite[-1].get("name") == "ttft <2s (each request)"
+    assert suite[-1].findtext("system-out") == "no request was judged"
 
 
 def test_texts_that_xml_cannot_hold_are_replaced() -> None:
