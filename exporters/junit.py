@@ -35,8 +35,7 @@ def _case(suite: ET.Element, classname: str, name: str, seconds: float) -> ET.El
 
 def _add_check(suite: ET.Element, classname: str, check: dict[str, Any]) -> None:
     """A check that failed is a failure; one that could not be decided is an error."""
-    stage = f"{check['stage']}: " if check.get("stage") else ""
-    case = _case(suite, classname, stage + check["text"], 0.0)
+    case = _case(suite, classname, check["text"], 0.0)
     if check["passed"] is True:
         return
     actual = "no value" if check["actual"] is None else f"{check['actual']:.6g}"

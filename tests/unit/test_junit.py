@@ -77,6 +77,12 @@ def test_an_slo_of_every_request_has_a_case_that_says_how_many_met_it() -> None:
     assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("6", "1", "0")
 
 
+def test_an_slo_of_one_stage_names_it_once() -> None:
+    found = made()
+    found.objectives = objectives({"main: p90(ttft)": "<2s"})
+    assert parsed(found)[1].get("name") == "main: p90(ttft) <2s"
+
+
 def test_an_slo_of_every_request_that_judged_none_says_so() -> None:
     suite = parsed(run(worker(0), objectives=objectives({"ttft": "<2s"})))
     assert suite[-1].get("name") == "ttft <2s (each request)"
