@@ -1,24 +1,21 @@
-"""95 % intervals of a run's figures, from requests.jsonl, after the run.
+"""95 % intervals of a run's figures, from the columns of requests.jsonl, after the run.
 
-It knows the file's columns and which of them count; how a bootstrap respects that requests near
-each other depend on each other is resampling.py's business. Inter-token latencies enter as one
-sum and one count a request, so that a request's tokens stay together: only their mean has an
-interval.
+Of the whole run and of each measured stage. It knows which metrics there are; how a bootstrap
+respects that requests near each other depend on each other is resampling.py's business.
+Inter-token latencies enter by request, so that a request's tokens stay together: their mean as one
+sum and one count a request, their percentiles where every gap was recorded.
 
-The one subtle rule: work is bounded, whatever the size of the file. At most MOST requests are
-read, from stretches spread over the whole file, so that their order in time is kept.
+The one subtle rule: work is bounded, whatever the size of the run. interval_columns.py bounds the
+requests and gaps, and a run of more than MOST_STAGES stages has none for each.
 """
 
 from __future__ import annotations
 
-import math
-import os
-from array import array
-from collections.abc import Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import orjson
+from exporters.interval_columns import METRICS, Columns
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,76 +25,34 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 LEAST = 20  # fewer requests give no interval
-MOST = 500_000
+MOST_STAGES = 25  # more give none for each: one takes about 0.1 s, however few its requests
 RESAMPLES = 200
 SEED = 20240711
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
-_STRETCHES = 50
-_FROM_FILE = ("ttft_s", "ttft_due_s", "tpot_s", "e2e_s", "e2e_due_s", "send_delay_s", "connect_s",
-              "longest_gap_s", "output_tokens", "prompt_tokens")  # fmt: skip
 
 Interval = dict[str, list[float] | None]
+OfMetrics = dict[str, Interval | None]
 
 
-class Columns:
-    """Values of measured requests, one array of floats a column, NaN where there is none."""
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """Requests in time order; gaps are those that were kept, gap_owner the position of each's
+    request."""
 
-    def __init__(self) -> None:
-        names = (*_FROM_FILE, "sent", "decode_s", "gaps", "stage")
-        self.by_name = {name: array("d") for name in names}
-        self.complete = True
-        self._stages: dict[str, int] = {}
+    by_name: dict[str, Floats]
+    stage: Ints
+    gaps: Floats
+    gap_owner: Ints
 
-    def add(self, row: dict[str, Any]) -> None:
-        """Take over a row of requests.jsonl, unless it was warm-up or has no time of sending."""
-        sent = row.get("sent")
-        if row.get("warmup") or sent is None:
-            return
-        ok = row.get("outcome") == "ok"
-        events = row.get("events", 0)
-        decode_s = row["last_token"] - row["first_token"] if ok and events > 1 else 0.0
-        for name in _FROM_FILE:
-            value = row.get(name) if ok or name == "send_delay_s" else None
-            self.by_name[name].append(math.nan if value is None else value)
-        self.by_name["sent"].append(sent)
-        self.by_name["decode_s"].append(decode_s)
-        self.by_name["gaps"].append(events - 1 if ok and events > 1 else 0)
-        stage = self._stages.setdefault(row.get("stage", ""), len(self._stages))
-        self.by_name["stage"].append(stage)
+    def take(self, positions: Ints) -> _Table:
+        """Some of the requests."""
+        import numpy as np
 
-
-def _stretches(path: Path) -> Iterator[tuple[int, int]]:
-    """Byte ranges of a file that hold at most MOST lines: all of it, or stretches all over it."""
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        head = file.read(1 << 20)
-    line = max(1.0, len(head) / max(1, head.count(b"\n")))
-    if size <= line * MOST:
-        yield 0, size
-        return
-    length = int(line * MOST / _STRETCHES)
-    for k in range(_STRETCHES):
-        start = (size - length) * k // (_STRETCHES - 1)
-        yield start, start + length
-
-
-def columns(path: Path) -> Columns:
-    """The columns that intervals need. Raises OSError; lines that cannot be read are skipped."""
-    out = Columns()
-    with path.open("rb") as file:
-        for start, end in _stretches(path):
-            file.seek(start)
-            at = start
-            if start:
-                at += len(file.readline())  # the rest of a line that began before
-            while at < end and (raw := file.readline()):
-                at += len(raw)
-                try:
-                    out.add(orjson.loads(raw))
-                except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
-                    continue
-            out.complete = out.complete and (start, end) == (0, os.fstat(file.fileno()).st_size)
-    return out
+        new = np.full(len(self.stage), -1)
+        new[positions] = np.arange(len(positions))
+        owner = new[self.gap_owner]
+        by_name = {name: values[positions] for name, values in self.by_name.items()}
+        return _Table(by_name, self.stage[positions], self.gaps[owner >= 0], owner[owner >= 0])
 
 
 def _limits(samples: Floats) -> list[float]:
@@ -127,9 +82,13 @@ def interval(values: Floats, stage: Ints) -> Interval | None:
     found = resampling.quantiles(draws, draws.cell_of, values, list(QUANTILES.values()))
     out: Interval = {"mean": _limits(resampling.means(draws, values, np.ones(n)))}
     for (name, q), samples in zip(QUANTILES.items(), found, strict=True):
-        enough = n * (1000 - round(q * 1000)) >= 1000
-        out[name] = _limits(samples) if enough else None
+        out[name] = _limits(samples) if _is_enough(n, q) else None
     return out
+
+
+def _is_enough(n: int, q: float) -> bool:
+    """Whether at least one of n values is expected beyond quantile q."""
+    return n * (1000 - round(q * 1000)) >= 1000
 
 
 def ratio_interval(sums: Floats, counts: Floats, stage: Ints) -> Interval | None:
@@ -145,8 +104,46 @@ def ratio_interval(sums: Floats, counts: Floats, stage: Ints) -> Interval | None
     return {"mean": _limits(resampling.means(draws, sums, counts)), **dict.fromkeys(QUANTILES)}
 
 
-def intervals(found: Columns) -> dict[str, Interval | None]:
+def gap_intervals(gaps: Floats, owner: Ints, stage: Ints) -> Interval:
+    """ci95 of percentiles of gaps between tokens, drawn by whole requests in time order.
+
+    owner: the request of each gap, a position in stage. Without gaps, or with those of too few
+    requests, all are None.
+    """
+    import numpy as np
+
+    from tokenswarm import resampling
+
+    known, owner = np.unique(owner, return_inverse=True)
+    if len(known) < LEAST:
+        return dict.fromkeys(QUANTILES)
+    stage = stage[known]
+    means = np.bincount(owner, weights=gaps) / np.bincount(owner)
+    draws = resampling.draw(stage, resampling.block_length(means, stage), SEED, resamples=RESAMPLES)
+    found = resampling.quantiles(draws, draws.cell_of[owner], gaps, list(QUANTILES.values()))
+    return {
+        name: _limits(samples) if _is_enough(len(gaps), q) else None
+        for (name, q), samples in zip(QUANTILES.items(), found, strict=True)
+    }
+
+
+def intervals(found: Columns) -> OfMetrics:
     """ci95 of every metric that the columns hold."""
+    return _of_table(_table(found))
+
+
+def of_stages(found: Columns, names: Collection[str]) -> dict[str, OfMetrics]:
+    """The same for each of these stages alone."""
+    import numpy as np
+
+    table = _table(found)
+    known = {name: found.stages[name] for name in names if name in found.stages}
+    return {
+        name: _of_table(table.take(np.flatnonzero(table.stage == k))) for name, k in known.items()
+    }
+
+
+def _table(found: Columns) -> _Table:
     import numpy as np
 
     order = np.argsort(np.frombuffer(found.by_name["sent"], dtype=np.float64), kind="stable")
@@ -155,11 +152,27 @@ def intervals(found: Columns) -> dict[str, Interval | None]:
         for name, values in found.by_name.items()
     }
     stage = by_name["stage"].astype(np.int64)
-    out = {}
-    for name in _FROM_FILE:
+    kept = found.gaps
+    if not kept.whole or not kept.values:
+        return _Table(by_name, stage, np.empty(0), np.empty(0, np.int64))
+    position = np.empty(len(order), np.int64)
+    position[order] = np.arange(len(order))
+    owner = np.repeat(position[np.array(kept.rows)], np.array(kept.sizes))
+    return _Table(by_name, stage, np.array(kept.values), owner)
+
+
+def _of_table(table: _Table) -> OfMetrics:
+    import numpy as np
+
+    by_name, stage = table.by_name, table.stage
+    out: OfMetrics = {}
+    for name in METRICS:
         known = ~np.isnan(by_name[name])
         out[name] = interval(by_name[name][known], stage[known])
     tpot = by_name["tpot_s"]
     out["tokens_per_s_per_user"] = interval(1 / tpot[tpot > 0], stage[tpot > 0])
-    out["itl_s"] = ratio_interval(by_name["decode_s"], by_name["gaps"], stage)
+    itl = ratio_interval(by_name["decode_s"], by_name["gaps"], stage)
+    if itl is not None:
+        itl |= gap_intervals(table.gaps, table.gap_owner, stage)
+    out["itl_s"] = itl
     return out

@@ -196,6 +196,7 @@ def _summarise(run: Run, gaps: _Gaps) -> dict[str, Any]:
             **gaps.figures(run.measured), "ci95": made["metrics"]["itl_s"]["ci95"]
         }  # fmt: skip
         for index, stage in enumerate(made["stages"]):
-            stage["metrics"]["itl_s"] = gaps.figures([index])
+            known = stage["metrics"]["itl_s"]["ci95"]
+            stage["metrics"]["itl_s"] = {**gaps.figures([index]), "ci95": known}
         made["warnings"].append("itl_s has no percentiles: record.itl was false")
     return made

@@ -15,7 +15,7 @@ from typing import Any
 
 import orjson
 
-from exporters import files, intervals
+from exporters import files, summary_intervals
 from tokenswarm import economics, figures
 from tokenswarm.records import BadInput
 from tokenswarm.run import Run, Worker
@@ -30,8 +30,7 @@ from tokenswarm.validity import (
 
 SCHEMA = 1
 FILE = "summary.json"
-REQUESTS = "requests.jsonl"
-_ENOUGH_WRITTEN = 0.99  # intervals from a part of the requests would be those of something else
+REQUESTS = summary_intervals.REQUESTS
 MOST_ERRORS = 100  # different texts; each worker keeps a few of every outcome
 
 
@@ -42,6 +41,7 @@ def build(run: Run, verdict: Verdict | None = None) -> dict[str, Any]:
     snapshot = run.merged
     total = snapshot.total()
     warnings = list(verdict.warnings)
+    found = summary_intervals.add(run, found, warnings)
     made = {
         "schema": SCHEMA,
         "run": _about(run),
@@ -54,7 +54,7 @@ def build(run: Run, verdict: Verdict | None = None) -> dict[str, Any]:
         "makespan_s": _makespan_s(run),
         "steady_state": run.steady_state,
         "throughput": found["throughput"],
-        "metrics": _with_intervals(run, found, warnings),
+        "metrics": found["metrics"],
         "slo": _slo(run, verdict, found),
         "errors": _errors(total.errors),
         "probe": run.probe,
@@ -100,29 +100,6 @@ def _makespan_s(run: Run) -> float | None:
     snapshot = run.merged
     first, last = snapshot.first_sent_s, snapshot.last_event_s
     return max(0.0, last - first) if first is not None and last is not None else None
-
-
-def _with_intervals(
-    run: Run, found: dict[str, Any], warnings: list[str]
-) -> dict[str, dict[str, Any]]:
-    """Metrics with ci95 filled in where the run's requests were written to disk, all of them."""
-    metrics: dict[str, dict[str, Any]] = found["metrics"]
-    path = run.out / REQUESTS if run.out is not None else None
-    if path is None or not path.is_file():
-        return metrics
-    try:
-        columns = intervals.columns(path)
-    except OSError as error:
-        warnings.append(f"no 95 % intervals: cannot read {path}: {error.strerror}")
-        return metrics
-    sent, written = found["requests"]["sent"], len(columns.by_name["sent"])
-    if columns.complete and written < _ENOUGH_WRITTEN * sent:
-        warnings.append(f"no 95 % intervals: {path} holds {written} of {sent} measured requests")
-        return metrics
-    if not columns.complete:
-        warnings.append(f"95 % intervals are from {intervals.MOST} requests spread over the run")
-    limits = intervals.intervals(columns)
-    return {name: {**figure, "ci95": limits.get(name)} for name, figure in metrics.items()}
 
 
 def _slo(run: Run, verdict: Verdict, found: dict[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from exporters import intervals
+from exporters import interval_columns, intervals
 
 
 def interval(values: Any) -> intervals.Interval | None:
@@ -122,7 +122,7 @@ def row(k: int) -> bytes:
 def test_a_small_file_is_read_whole_in_any_order(tmp_path: Path) -> None:
     path = tmp_path / "requests.jsonl"
     path.write_bytes(b"".join(row(k) for k in range(100)) + b"torn {")
-    found = intervals.columns(path)
+    found = interval_columns.columns(path)
     assert found.complete
     assert list(found.by_name["ttft_s"]) == [float(k) for k in range(100)]
     assert sum(found.by_name["gaps"]) == 200
@@ -131,10 +131,10 @@ def test_a_small_file_is_read_whole_in_any_order(tmp_path: Path) -> None:
 def test_of_a_big_file_stretches_from_all_over_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(intervals, "MOST", 1000)
+    monkeypatch.setattr(interval_columns, "MOST", 1000)
     path = tmp_path / "requests.jsonl"
     path.write_bytes(b"".join(row(k) for k in range(20_000)))
-    found = intervals.columns(path)
+    found = interval_columns.columns(path)
     times = list(found.by_name["sent"])
     assert not found.complete
     assert 900 <= len(times) <= 1100
@@ -147,7 +147,7 @@ def test_of_a_big_file_stretches_from_all_over_are_read(
 
 def test_200000_requests_take_less_than_two_seconds() -> None:
     rng = np.random.default_rng(6)
-    found = intervals.Columns()
+    found = interval_columns.Columns()
     for name, column in found.by_name.items():
         column.extend(np.arange(200_000.0) if name == "sent" else rng.lognormal(size=200_000))
     found.by_name["stage"] = type(found.by_name["stage"])("d", bytes(8 * 200_000))
@@ -166,3 +166,44 @@ def test_a_step_between_stages_is_no_chance() -> None:
     # standard error of the mean of 1,000 values of stddev 0.1: 0.0032
     assert found["mean"][1] - found["mean"][0] < 5 * 0.0032
     assert found["mean"][0] < 3 < found["mean"][1]
+
+
+def gaps_row(k: int, *gaps: float) -> dict[str, Any]:
+    return {**json.loads(row(k)), "events": 3, "itl_s": list(gaps)}
+
+
+def test_gaps_that_some_requests_did_not_record_have_no_percentiles() -> None:
+    found = interval_columns.Columns()
+    for k in range(100):
+        found.add(gaps_row(k, 0.2, 0.8) if k != 50 else json.loads(row(k)))
+    itl = intervals.intervals(found)["itl_s"]
+    assert itl == {"mean": [0.5, 0.5], "p50": None, "p90": None, "p99": None}
+
+
+def test_of_too_many_gaps_those_of_every_so_many_requests_are_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(interval_columns, "MOST_GAPS", 100)
+    found = interval_columns.Columns()
+    for k in range(201):
+        found.add(gaps_row(k, k / 1000, k / 1000 + 0.5))
+    kept = found.gaps
+    assert (kept.every, list(kept.rows)) == (8, list(range(0, 201, 8)))
+    assert list(kept.values)[2:6] == [0.008, 0.508, 0.016, 0.516]
+    itl = intervals.intervals(found)["itl_s"]
+    assert itl is not None
+    assert itl["p90"] is not None
+    assert itl["p90"][0] < 0.66 < itl["p90"][1]  # of 0 to 0.2 and 0.5 to 0.7, evenly
+
+
+def test_intervals_of_as_many_stages_and_gaps_as_there_may_be_take_less_than_ten_seconds() -> None:
+    rng = np.random.default_rng(6)
+    found = interval_columns.Columns()
+    count = intervals.MOST_STAGES * 400
+    for k in range(count):
+        found.add({**gaps_row(k, *rng.lognormal(size=30)), "stage": str(k * 25 // count)})
+    began = time.process_time()
+    made = intervals.of_stages(found, [str(k) for k in range(25)])
+    assert time.process_time() - began < 10  # 2.5 s where it was written
+    assert all(figure["itl_s"] is not None for figure in made.values())
+    assert len(made) == 25

@@ -14,7 +14,7 @@ from exporters.request_log import line
 from tokenswarm import figures
 from tokenswarm.measure import METRICS
 from tokenswarm.records import BadInput, Outcome, Record
-from tokenswarm.run import Run
+from tokenswarm.run import Run, StageWindow
 from tokenswarm.workload_model import Hardware
 
 
@@ -247,10 +247,9 @@ def test_hardware_that_cannot_be_reckoned_with_is_refused_before_the_load(
     assert words in made["warnings"][-1]
 
 
-def write_requests(out: Path, records: list[Record]) -> None:
-    (out / "requests.jsonl").write_bytes(
-        b"".join(line(r, "w0", ["warmup", "main"], "m", False) for r in records)
-    )
+def write_requests(out: Path, records: list[Record], itl: bool = False) -> None:
+    stages = ["warmup", "main", "second"]
+    (out / "requests.jsonl").write_bytes(b"".join(line(r, "w0", stages, "m", itl) for r in records))
 
 
 def test_intervals_come_from_the_requests_of_the_folder(tmp_path: Path) -> None:
@@ -274,6 +273,75 @@ def test_intervals_come_from_the_requests_of_the_folder(tmp_path: Path) -> None:
     assert (itl["p50"], itl["p90"], itl["p99"]) == (None, None, None)
     assert got["tokens_per_s_per_user"]["ci95"]["mean"][0] > 45
     assert got["connect_s"]["ci95"] is None
+
+
+def test_percentiles_of_itl_have_intervals_by_request_where_every_gap_was_recorded(
+    tmp_path: Path,
+) -> None:
+    rng = random.Random(3)
+    rs = [record(k, due_s=10 + k * 0.04, itl_ms=rng.gauss(20, 2)) for k in range(400)]
+    write_requests(tmp_path, rs, itl=True)
+    got = build(run(worker(0, *rs), out=tmp_path))["metrics"]["itl_s"]
+    low, high = got["ci95"]["p50"]
+    assert low < got["p50"] < high
+    # the median of 400 requests has a standard error of 1.25 * 2 ms / 20 = 0.125 ms; of 4,000
+    # gaps, if each were independent, it would be 0.04 ms
+    assert 0.00035 < high - low < 0.00065
+    for name in ("p90", "p99"):
+        assert got["ci95"][name][0] < got[name] < got["ci95"][name][1]
+
+
+def two_stages(out: Path, **over: Any) -> dict[str, Any]:
+    """The summary of a warm-up and two measured stages, the second slower."""
+    rng = random.Random(4)
+    rs = [
+        record(k, stage=s, due_s=10 * s + k * 0.05, ttft_ms=rng.gauss(100 * s, 5),
+               itl_ms=rng.gauss(20 * s, 1))
+        for s in (0, 1, 2) for k in range(200)
+    ]  # fmt: skip
+    write_requests(out, rs, itl=True)
+    stages = [StageWindow("warmup", True, 0.0, 10.0), StageWindow("main", False, 10.0, 20.0),
+              StageWindow("second", False, 20.0, 30.0)]  # fmt: skip
+    return build(run(worker(0, *rs), out=out, stages=stages, **over))
+
+
+def test_measured_stages_have_intervals_of_their_own(tmp_path: Path) -> None:
+    warm, main, second = two_stages(tmp_path)["stages"]
+    assert all(figure["ci95"] is None for figure in warm["metrics"].values())
+    for stage, ttft, itl in ((main, 0.1, 0.02), (second, 0.2, 0.04)):
+        # standard errors: 5 ms / sqrt(200) = 0.35 ms, 1.25 * 1 ms / sqrt(200) = 0.09 ms
+        low, high = stage["metrics"]["ttft_s"]["ci95"]["mean"]
+        assert ttft - 0.0015 < low < stage["metrics"]["ttft_s"]["mean"] < high < ttft + 0.0015
+        low, high = stage["metrics"]["itl_s"]["ci95"]["p50"]
+        assert itl - 0.0005 < low < stage["metrics"]["itl_s"]["p50"] < high < itl + 0.0005
+
+
+def test_the_only_measured_stage_has_the_intervals_of_the_run(tmp_path: Path) -> None:
+    rs = spread(100)
+    write_requests(tmp_path, rs)
+    got = build(run(worker(0, *rs), out=tmp_path))
+    assert got["stages"][1]["metrics"]["ttft_s"]["ci95"] == got["metrics"]["ttft_s"]["ci95"]
+    assert got["metrics"]["ttft_s"]["ci95"]["mean"] is not None
+
+
+def test_too_many_stages_have_no_intervals_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("exporters.intervals.MOST_STAGES", 1)
+    got = two_stages(tmp_path)
+    assert got["stages"][1]["metrics"]["ttft_s"]["ci95"] is None
+    assert got["metrics"]["ttft_s"]["ci95"]["mean"] is not None
+    assert "no 95 % intervals for single stages: there are 2, more than 1" in got["warnings"]
+
+
+def test_stages_that_became_warm_up_are_in_no_interval(tmp_path: Path) -> None:
+    rs = [record(k, stage=s, due_s=10 * s + k * 0.05, ttft_ms=100 * s)
+          for s in (1, 2) for k in range(100)]  # fmt: skip
+    write_requests(tmp_path, rs)
+    stages = [StageWindow("warmup", True), StageWindow("main", True),  # a slice left out at the end
+              StageWindow("second", False, 20.0, 30.0)]  # fmt: skip
+    got = build(run(worker(0, *rs), out=tmp_path, stages=stages))["metrics"]["ttft_s"]
+    assert (got["mean"], got["ci95"]["mean"]) == (0.2, pytest.approx([0.2, 0.2]))
 
 
 def test_too_few_requests_have_no_interval(tmp_path: Path) -> None:
