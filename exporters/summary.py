@@ -160,6 +160,7 @@ def _utilization(run: Run, made: dict[str, Any]) -> dict[str, Any] | None:
         made["warnings"] += error.problems
     if described is None:
         return None
+    made["warnings"] += economics.unknowns(described[1], _hardware(run))
     from tokenswarm.run_files import read_requests  # numpy takes 0.1 s to import
 
     path = run.out / REQUESTS if run.out is not None else None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from typing import Any, TextIO
 
-from tokenswarm import arrivals, workload
+from tokenswarm import arrivals, economics, workload
 
 _SHOWN = 8
 _COUNTED = 100_000
@@ -20,6 +20,7 @@ def check(path: str, sets: list[str], out: TextIO) -> int:
 
     work = workload.load(path, sets)
     objectives = work.objectives()
+    unknowns = _unknowns(work)
     backend = backends.make(work)
     source = prompts.open_source(work)
     out.write(workload.dump(work))
@@ -30,9 +31,16 @@ def check(path: str, sets: list[str], out: TextIO) -> int:
     for objective in objectives:
         each = "each request" if objective.per_request else "over the run"
         out.write(f"#   SLO {objective.text} ({each})\n")
-    for warning in (*work.notes, *source.warnings):
+    for warning in (*work.notes, *source.warnings, *unknowns):
         out.write(f"#   warning: {warning}\n")
     return 0
+
+
+def _unknowns(work: Any) -> list[str]:
+    """What MBU and MFU must do without. Raises BadInput where they cannot be reckoned at all."""
+    hardware = work.hardware.model_dump() if work.hardware is not None else {}
+    described = economics.described(hardware)
+    return economics.unknowns(described[1], hardware) if described is not None else []
 
 
 def _stages(work: Any) -> list[str]:

@@ -23,9 +23,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from tokenswarm.economics_gpus import GPUS
+from tokenswarm import economics_gpus, economics_shape
 from tokenswarm.records import BadInput
-from tokenswarm.spec import expected
 
 QUADRANTS = ("leader", "challenger", "follower", "laggard")
 """Cheap and fast; fast but dear; cheap but slow; neither."""
@@ -136,14 +135,9 @@ def hardware(spec: Mapping[str, Any]) -> Hardware | None:
     bandwidth, tflops = spec.get("memory_bandwidth_gb_per_s"), spec.get("peak_tflops")
     memory_gb = spec.get("memory_gb")
     if (bandwidth is None or tflops is None) and name is not None:
-        known = GPUS.get(str(name)) or next(
-            (gpu for key, gpu in GPUS.items() if key.lower() == str(name).lower()), None
-        )
+        known = economics_gpus.find(str(name))
         if known is None:
-            raise BadInput(
-                f"hardware.gpu: unknown GPU '{name}'. {expected(str(name), GPUS)} "
-                "Or give hardware.peak_tflops and hardware.memory_bandwidth_gb_per_s."
-            )
+            raise BadInput(f"hardware.gpu: {economics_gpus.unknown(str(name))}")
         bits = 8 if model.get("weight_bits") == 8 and known.tflops_8 else 16
         bandwidth = known.bandwidth_gb_per_s if bandwidth is None else bandwidth
         tflops = (known.tflops_8 if bits == 8 else known.tflops_16) if tflops is None else tflops
@@ -154,7 +148,7 @@ def hardware(spec: Mapping[str, Any]) -> Hardware | None:
     parallel = [model.get(f"{kind}_parallel") for kind in ("tensor", "pipeline")]
     replica = math.prod(int(p) for p in parallel if p) if any(parallel) else count
     if count % replica:
-        raise BadInput(f"hardware: {count} GPUs cannot hold copies of {replica} GPUs each")
+        raise BadInput(f"hardware: {economics_gpus.uneven(count, replica)}")
     memory = memory_gb * 1e9 if memory_gb is not None else None
     return Hardware(str(name or "GPU"), count, bandwidth * 1e9, tflops * 1e12, replica, memory)
 
@@ -163,15 +157,15 @@ def model(spec: Mapping[str, Any]) -> Model | None:
     """A model from `hardware.model`: `config` (a config.json or its folder) and/or numbers.
 
     Numbers: `parameters`, `kv_bytes_per_token`, `weight_bits`, `kv_bits` (both 16), and for a
-    mixture of experts `expert_share`, `experts`, `top_k`. They hold over what config says. None
+    mixture of experts `expert_share`, `experts`, `top_k`. They hold over what the shape says: keys
+    of config.json beside them (economics_shape.SHAPE), which hold over those of config. None
     where there is nothing. Raises BadInput when the parameters cannot be worked out.
     """
     if not spec:
         return None
     weight_bytes = float(spec.get("weight_bits") or 16) / 8
     kv_element = float(spec.get("kv_bits") or 16) / 8
-    config = _config(spec["config"]) if spec.get("config") else {}
-    shape = {**from_config(config, kv_element)} if config else {}
+    shape = economics_shape.from_config(_shape(spec), kv_element)
     for key in ("parameters", "expert_share", "experts", "top_k"):
         if spec.get(key) is not None:
             shape[key] = spec[key]
@@ -186,6 +180,14 @@ def model(spec: Mapping[str, Any]) -> Model | None:
     )  # fmt: skip
 
 
+def _shape(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Keys of config.json: those of the file and those beside it, which hold over them."""
+    config = _config(spec["config"]) if spec.get("config") else {}
+    keys = (*economics_shape.NUMBERS, *economics_shape.OTHERS)
+    given = {key: spec[key] for key in keys if spec.get(key) is not None}
+    return economics_shape.joined(config, given)
+
+
 def _config(where: Any) -> dict[str, Any]:
     path = Path(str(where))
     path = path / "config.json" if path.is_dir() else path
@@ -198,44 +200,23 @@ def _config(where: Any) -> dict[str, Any]:
     return dict(found.get("text_config") or found)
 
 
-def from_config(config: Mapping[str, Any], kv_element: float = 2.0) -> dict[str, float]:
-    """Parameters, KV bytes a token and experts from a Hugging Face config.json.
+def unknowns(model: Model, spec: Mapping[str, Any]) -> list[str]:
+    """What the description of a model leaves open, and what that does to MBU and MFU.
 
-    Decoders of the Llama kind (gated MLP, grouped queries, maybe experts) and of the GPT-2 kind.
-    Latent attention (MLA) has its KV size here, but not its parameters.
+    spec: the workload's hardware section.
     """
-    hidden = _first(config, "hidden_size", "n_embd", "d_model")
-    layers = _first(config, "num_hidden_layers", "n_layer", "num_layers")
-    heads = _first(config, "num_attention_heads", "n_head")
-    if not (hidden and layers and heads):
-        return {}
-    kv_heads = _first(config, "num_key_value_heads") or heads
-    head = _first(config, "head_dim") or hidden / heads
-    latent = _first(config, "kv_lora_rank")
-    if latent:
-        width = latent + _first(config, "qk_rope_head_dim")
-        return {"kv_bytes": layers * width * kv_element}
-    attention = hidden * head * (2 * heads + 2 * kv_heads)
-    inner = _first(config, "intermediate_size", "n_inner", "ffn_dim") or 4 * hidden
-    matrices = 2 if "n_embd" in config or config.get("model_type") in ("opt", "gpt_neox") else 3
-    dense = matrices * hidden * inner
-    experts = _first(config, "num_local_experts", "num_experts", "n_routed_experts")
-    expert = experts * 3 * hidden * (_first(config, "moe_intermediate_size") or inner)
-    mlp = expert + hidden * experts if experts else dense
-    vocabulary = hidden * _first(config, "vocab_size")
-    tied = config.get("tie_word_embeddings", "n_embd" in config)
-    total = layers * (attention + mlp + 2 * hidden) + hidden + vocabulary * (1 if tied else 2)
-    return {
-        "parameters": total,
-        "kv_bytes": 2 * layers * kv_heads * head * kv_element,
-        "expert_share": layers * expert / total,
-        "experts": experts,
-        "top_k": _first(config, "num_experts_per_tok", "moe_top_k"),
-    }
-
-
-def _first(config: Mapping[str, Any], *keys: str) -> float:
-    return next((float(config[k]) for k in keys if config.get(k) is not None), 0.0)
+    shape, found = _shape(spec.get("model") or {}), []
+    if not model.kv_bytes:
+        found.append(
+            "hardware.model: the size of the KV cache is not known, so MBU counts the parameters "
+            f"alone and is too low: give kv_bytes_per_token, or {economics_shape.NO_CACHE}"
+        )
+    if not model.experts and any(shape.get(k) for k in economics_shape.SHAPE["experts"]):
+        found.append(
+            "hardware.model: which part of the parameters is in experts is not known, so MBU and "
+            "MFU count all of them for every token: give expert_share, experts and top_k"
+        )
+    return found
 
 
 def utilization(
@@ -311,10 +292,7 @@ def described(spec: Mapping[str, Any]) -> tuple[Hardware, Model] | None:
         return None
     hardware_ = hardware(spec)
     if hardware_ is None:
-        raise BadInput(
-            "hardware.model: of no use without hardware.gpu, or hardware.peak_tflops and "
-            "hardware.memory_bandwidth_gb_per_s"
-        )
+        raise BadInput(f"hardware.model: {economics_gpus.NO_PEAKS}")
     return hardware_, model_
 
 

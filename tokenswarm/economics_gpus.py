@@ -9,6 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tokenswarm.spec import expected
+
+NO_PEAKS = (
+    "of no use without hardware.gpu, or hardware.peak_tflops and hardware.memory_bandwidth_gb_per_s"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
@@ -39,3 +45,22 @@ GPUS: dict[str, Gpu] = {
     "RTX-4090": Gpu(24, 1008, 165.2, 330.3, "NVIDIA Ada GPU architecture paper, FP32 accumulate"),
     "MI300X": Gpu(192, 5300, 1307.4, 2614.9, "AMD Instinct MI300X data sheet"),
 }
+
+
+def find(name: str) -> Gpu | None:
+    """The GPU of that name, in whatever case; None for one that is not in the table."""
+    known = (gpu for key, gpu in GPUS.items() if key.lower() == name.lower())
+    return GPUS.get(name) or next(known, None)
+
+
+def unknown(name: str) -> str:
+    """What to say of a GPU that is not in the table."""
+    return (
+        f"unknown GPU '{name}'. {expected(name, GPUS)} "
+        "Or give hardware.peak_tflops and hardware.memory_bandwidth_gb_per_s."
+    )
+
+
+def uneven(count: int, replica: int) -> str:
+    """What to say of GPUs that are left over."""
+    return f"{count} GPUs cannot hold copies of {replica} GPUs each"

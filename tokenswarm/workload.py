@@ -23,10 +23,10 @@ from pydantic import ValidationError
 from tokenswarm import __version__, spec, yaml_source
 from tokenswarm.prompts import WITHOUT_TOKENIZER
 from tokenswarm.records import BadInput
+from tokenswarm.workload_hardware import Hardware
 from tokenswarm.workload_load import Load, Stage
 from tokenswarm.workload_model import (
     Backend,
-    Hardware,
     Record,
     Retry,
     Timeouts,

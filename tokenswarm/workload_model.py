@@ -20,12 +20,10 @@ from tokenswarm import slo, spec
 from tokenswarm.backends import BACKENDS
 from tokenswarm.slo import Objective
 from tokenswarm.spec import (
-    Count,
     Duration,
     Flag,
     ListOf,
     Natural,
-    NotNegative,
     Positive,
     Problem,
     Section,
@@ -33,6 +31,7 @@ from tokenswarm.spec import (
     Table,
     Text,
 )
+from tokenswarm.workload_hardware import Hardware
 from tokenswarm.workload_load import Load, measured_names
 from tokenswarm.workload_prompts import Prompts
 
@@ -157,25 +156,6 @@ class Record(Section):
 
     requests: Flag = True
     itl: Flag = False
-
-
-class Hardware(Section):
-    """What the server runs on; for figures a GPU, a dollar, and a share of what is possible."""
-
-    gpu: Text | None = None
-    count: Count = 1
-    usd_per_hour: NotNegative | None = None
-    utilization: Share = 1.0
-    peak_tflops: Positive | None = None
-    memory_bandwidth_gb_per_s: Positive | None = None
-    memory_gb: Positive | None = None
-    model: Table = Field(default_factory=dict)
-
-    @classmethod
-    def contradictions(cls, raw: Mapping[str, Any]) -> Iterator[Problem]:
-        """Refuse hardware that is never used: its price a token would be infinite."""
-        if raw.get("utilization") == 0:
-            yield ("utilization",), "must be above 0"
 
 
 class Validity(Section):

@@ -160,6 +160,13 @@ def taken_port(tmp, engine):
         return run(tmp, engine.url, "--export", f"prometheus={port}")
 
 
+def no_model_config(tmp, engine):
+    hardware = {"gpu": "L4", "model": {"config": "nowhere"}}
+    finished = run(tmp, engine.url, hardware=hardware)
+    assert not (tmp / "out").exists()
+    return finished
+
+
 def unknown_exporter(tmp, engine):
     return run(tmp, engine.url, "--export", "promotheus=1")
 
@@ -210,6 +217,7 @@ CASES = {
     "a run in --out": (run_in_out, ["holds a run already (summary.json)"]),
     "a file as --out": (file_as_out, ["is a file; choose another name"]),
     "taken port": (taken_port, ["--export prometheus", "in use"]),
+    "no model config": (no_model_config, ["hardware.model.config: nowhere: cannot be read"]),
     "unknown exporter": (unknown_exporter, ["unknown exporter 'promotheus'", "prometheus"]),
     "users beside the workload": (users_beside_the_workload, ["-u/--users", "-t/--run-time",
                                                               "--set load.users=N"]),

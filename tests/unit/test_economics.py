@@ -7,7 +7,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 import run_folder
 
-from tokenswarm import economics
+from tokenswarm import economics, economics_shape
 from tokenswarm.economics import Hardware, Model
 from tokenswarm.economics_gpus import GPUS
 from tokenswarm.records import BadInput
@@ -60,20 +60,20 @@ def test_price_of_a_million_tokens(usd, tokens, utilization, price):
     ],
 )
 def test_published_sizes_follow_from_the_config(config, parameters, kv_bytes):
-    found = economics.from_config(config)
+    found = economics_shape.from_config(config)
     assert found["parameters"] == parameters
     assert found["kv_bytes"] == kv_bytes
 
 
 def test_gpt2_is_close_to_its_published_size():
     config = {"n_embd": 768, "n_layer": 12, "n_head": 12, "vocab_size": 50257}
-    assert economics.from_config(config)["parameters"] == pytest.approx(124.4e6, rel=0.01)
+    assert economics_shape.from_config(config)["parameters"] == pytest.approx(124.4e6, rel=0.01)
 
 
 def test_latent_attention_has_a_small_cache_and_needs_its_parameters_given(tmp_path):
     config = {"hidden_size": 7168, "num_hidden_layers": 61, "num_attention_heads": 128,
               "kv_lora_rank": 512, "qk_rope_head_dim": 64}  # fmt: skip
-    assert economics.from_config(config) == {"kv_bytes": 61 * 576 * 2}
+    assert economics_shape.from_config(config) == {"kv_bytes": 61 * 576 * 2}
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(BadInput, match="give `parameters`"):
         economics.model({"config": str(tmp_path)})
@@ -96,6 +96,48 @@ def test_numbers_hold_over_the_config_and_bits_over_both(tmp_path):
     found = economics.model({"config": str(tmp_path), "parameters": 7e9, "weight_bits": 4,
                              "kv_bits": 8})  # fmt: skip
     assert found == Model(7e9, 0.5, 2 * 32 * 4096)
+
+
+@pytest.mark.parametrize(
+    ("shape", "kv_bytes"),
+    [
+        ({"num_hidden_layers": 32, "num_key_value_heads": 8, "head_dim": 128}, 131_072),
+        ({"n_layer": 32, "n_head": 8, "n_embd": 1024}, 131_072),
+        ({"num_hidden_layers": 61, "kv_lora_rank": 512, "qk_rope_head_dim": 64}, 61 * 576 * 2),
+        ({"num_hidden_layers": 32, "num_key_value_heads": 8}, 0),
+        ({"num_key_value_heads": 8, "head_dim": 128}, 0),
+    ],
+)
+def test_shape_keys_beside_parameters_give_the_cache(shape, kv_bytes):
+    spec = {"parameters": 8e9, **shape}
+    found = economics.model(spec)
+    assert (found.parameters, found.kv_bytes) == (8e9, kv_bytes)
+    assert len(economics.unknowns(found, {"model": spec})) == (kv_bytes == 0)
+
+
+def test_shape_keys_alone_give_the_parameters_and_hold_over_the_config(tmp_path):
+    assert economics.model(LLAMA_7B).parameters == 6_738_415_616
+    (tmp_path / "config.json").write_text(json.dumps({**LLAMA_7B, "num_hidden_layers": 2}))
+    assert economics.model({"config": str(tmp_path), "n_layer": 32}) == economics.model(LLAMA_7B)
+
+
+def test_parameters_are_not_guessed_from_half_a_shape():
+    shape = {k: v for k, v in LLAMA_7B.items() if k != "vocab_size"}
+    assert economics_shape.from_config(shape) == {"kv_bytes": 2 * 32 * 4096 * 2}
+
+
+def test_experts_of_unknown_share_all_count_and_that_is_said():
+    spec = {"parameters": 47e9, "num_local_experts": 8, "kv_bytes_per_token": 131_072}
+    found = economics.model(spec)
+    assert found.active == 47e9
+    (text,) = economics.unknowns(found, {"model": spec})
+    assert "which part of the parameters is in experts is not known" in text
+
+
+def test_a_config_with_a_shape_that_is_no_number_is_an_error(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({**LLAMA_7B, "num_hidden_layers": [1]}))
+    with pytest.raises(BadInput, match=r"num_hidden_layers must be a number, got \[1\]"):
+        economics.model({"config": str(tmp_path)})
 
 
 def test_an_empty_description_is_no_model():

@@ -15,7 +15,7 @@ from tokenswarm import figures
 from tokenswarm.measure import METRICS
 from tokenswarm.records import BadInput, Outcome, Record
 from tokenswarm.run import Run, StageWindow
-from tokenswarm.workload_model import Hardware
+from tokenswarm.workload_hardware import Hardware
 
 
 def build(found: Run) -> dict[str, Any]:
@@ -182,7 +182,7 @@ def test_prompts_compared() -> None:
 
 def test_price_of_a_million_tokens() -> None:
     # 100 requests of 11 tokens in 20 s: 55 output tokens/s; 100 prompt tokens each: 500/s
-    hardware = Hardware(gpu="X", count=2, usd_per_hour=36.0, utilization=0.5)
+    hardware = Hardware(gpu="L4", count=2, usd_per_hour=36.0, utilization=0.5)
     got = build(run(worker(0, *spread(100)), workload=workload(hardware=hardware)))
     assert got["throughput"]["output_tokens_per_s_per_gpu"] == 27.5
     assert got["cost"] == {
@@ -204,7 +204,8 @@ SEVEN_BILLION = {"parameters": 7e9, "kv_bytes_per_token": 500_000}
 
 def hardware(**over: Any) -> Any:
     facts = {"peak_tflops": 312, "memory_bandwidth_gb_per_s": 2000, "model": SEVEN_BILLION}
-    return workload(hardware=Hardware(**{**facts, **over}))
+    # unchecked, as a workload of an older version may be
+    return workload(hardware=Hardware.model_construct(**{**facts, **over}))
 
 
 def test_utilization_where_the_model_is_described(tmp_path: Path) -> None:
@@ -217,6 +218,22 @@ def test_utilization_where_the_model_is_described(tmp_path: Path) -> None:
     assert got["inputs"]["batch"] == pytest.approx(0.7)
     assert got["inputs"]["kv_cache_bytes"] == pytest.approx(context * 500_000)
     assert got["mbu"] == pytest.approx((14e9 + context * 500_000) / 0.014 / 2e12, rel=1e-3)
+
+
+def test_a_cache_that_is_not_known_is_said_and_shape_keys_beside_parameters_tell_it() -> None:
+    def built(**shape: Any) -> dict[str, Any]:
+        one = record(tokens=1001, itl_ms=10)
+        described = hardware(model={"parameters": 7e9, **shape})
+        return build(run(worker(0, *[one] * 20), workload=described))
+
+    known = built(num_hidden_layers=32, num_key_value_heads=8, head_dim=128)
+    assert known["utilization"]["inputs"]["kv_bytes_per_token"] == 131_072
+    cache = 10 * 600.5 * 131_072
+    assert known["utilization"]["inputs"]["kv_cache_bytes"] == pytest.approx(cache, rel=1e-3)
+    assert not [text for text in known["warnings"] if "KV cache" in text]
+    unknown = built(num_hidden_layers=32)
+    assert unknown["utilization"]["mbu"] < known["utilization"]["mbu"]
+    assert "the size of the KV cache is not known, so MBU counts" in unknown["warnings"][-1]
 
 
 def test_without_a_request_log_utilization_follows_from_the_means() -> None:

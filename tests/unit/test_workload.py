@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tokenswarm import workload
+from tokenswarm import check, workload
 from tokenswarm.records import BadInput
 
 HEAD = "backend: {model: m}\nprompts: {input_tokens: 10, output_tokens: 5}\n"
@@ -667,3 +668,81 @@ def test_objectives_know_the_loop_and_the_stages() -> None:
     ]
     (found,) = problems(FULL, 'slo."warmup: p90(ttft)"=<1s')
     assert "unknown measured stage 'warmup'. Expected one of: stage-1." in found
+
+
+def test_all_mistakes_in_hardware_are_found_at_once() -> None:
+    found = problems(f"""{HEAD}hardware:
+  gpu: H100-SMX
+  count: 3
+  model:
+    paramters: 7.0e+9
+    weight_bits: many
+    tensor_parallel: 2
+    num_hidden_layer: 32
+    hidden_size: 4096
+    n_embd: 4096
+    experts: 8
+""")
+    line = HEAD.count("\n") + 1
+    said = [
+        (1, "gpu: unknown GPU 'H100-SMX'. ", "Did you mean 'H100-SXM'? Or give"),
+        (3, "model.expert_share: is required beside experts", ""),
+        (3, "model.top_k: is required beside experts", ""),
+        (3, "model.parameters: is required: give the number of parameters, or config: ", ""),
+        (4, "model.paramters: unknown key 'paramters'. ", "Did you mean 'parameters'?"),
+        (5, "model.weight_bits: must be a number above 0, got 'many'", ""),
+        (6, "model.tensor_parallel: 3 GPUs cannot hold copies of 2 GPUs each", ""),
+        (7, "model.num_hidden_layer: unknown key ", "Did you mean 'num_hidden_layers'?"),
+        (9, "model.n_embd: says the same as hidden_size: give one of the two", ""),
+    ]
+    assert len(found) == len(said)
+    for text, (below, begin, end) in zip(found, said, strict=True):
+        assert text.startswith(f"w.yaml:{line + below}: hardware.{begin}")
+        assert end in text
+
+
+@pytest.mark.parametrize(
+    ("hardware", "text"),
+    [
+        ("{model: {parameters: 7.0e+9}}", "model: of no use without hardware.gpu"),
+        ("{gpu: L4, model: [7]}", "model: must be a mapping of keys, got a list"),
+        ("{gpu: L4, model: {kv_bits: 8}}", "model.parameters: is required"),
+        ("{gpu: L4, model: {parameters: true}}", "model.parameters: must be a number above 0"),
+        ("{gpu: X, peak_tflops: 100}", "gpu: unknown GPU 'X'"),
+    ],
+)
+def test_a_mistake_in_hardware(hardware: str, text: str) -> None:
+    found = problems(f"{HEAD}hardware: {hardware}")
+    assert len(found) == 1
+    assert f"hardware.{text}" in found[0]
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        {},
+        {"parameters": 7e9, "num_hidden_layers": 32, "head_dim": 128, "tensor_parallel": 2},
+        {"config": "./not-on-this-machine", "weight_bits": 4.5},
+        {"n_embd": 768, "n_layer": 12, "n_head": 12, "vocab_size": 50257},
+    ],
+)
+def test_a_model_is_kept_as_it_was_given(model: dict[str, object]) -> None:
+    w = parse(f"{HEAD}hardware: {json.dumps({'gpu': 'h100-sxm', 'count': 2, 'model': model})}")
+    assert w.hardware is not None
+    assert w.hardware.model == model
+    assert parse(workload.dump(w)) == w
+
+
+def test_any_gpu_will_do_whose_peaks_are_given() -> None:
+    w = parse(f"{HEAD}hardware: {{gpu: X, peak_tflops: 9, memory_bandwidth_gb_per_s: 8}}")
+    assert w.hardware is not None
+    assert w.hardware.gpu == "X"
+
+
+def test_a_config_that_is_not_there_is_found_by_check_before_anything_is_loaded(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "w.yaml"
+    path.write_text(f"{HEAD}hardware: {{gpu: L4, model: {{config: /nowhere}}}}\n")
+    with pytest.raises(BadInput, match=r"hardware\.model\.config: /nowhere: cannot be read"):
+        check.check(str(path), [], io.StringIO())

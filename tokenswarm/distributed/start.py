@@ -17,7 +17,7 @@ from typing import Any
 
 import gevent
 
-from tokenswarm import __version__, backends, workload
+from tokenswarm import __version__, backends, economics, workload
 from tokenswarm.distributed import processes
 from tokenswarm.distributed.crew import Crew
 from tokenswarm.distributed.folder import SPOOLS
@@ -46,6 +46,8 @@ def make_run(work: Any, host: str, options: Options) -> Run:
             for s in work.load.resolved_stages()
         ],
     )
+    if work.hardware is not None:
+        economics.described(work.hardware.model_dump())  # a model's config.json is read there
     make_transport(work, host).close()  # a bad URL or a missing key is said first
     if options.gpu and work.server.gpu_url:
         raise BadInput(
