@@ -23,7 +23,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     add("--workload", metavar="FILE", help="workload file (default: the overlay's)")
     add("--set", action="append", default=[], metavar="key.path=value", dest="sets",
         help="change one value of the workload, or a number of the overlay's run.yaml, e.g. "
-        "MODEL=my/model; may be repeated")  # fmt: skip
+        "MODEL=my/model (TOKENIZER follows where TOKENIZER_SOURCE is hf); repeatable")  # fmt: skip
     add("--out", metavar="DIR", help="write one file an object there, in the order to apply them")
 
 

@@ -203,6 +203,8 @@ def _change_numbers(overlays: Path, overlay: str, numbers: Mapping[str, str]) ->
               for key in unknown)
         )  # fmt: skip
     data.update(numbers)
+    if "MODEL" in numbers and "TOKENIZER" not in numbers and data["TOKENIZER_SOURCE"] == "hf":
+        data["TOKENIZER"] = data["MODEL"]  # another model's would count other tokens
     path.write_text(yaml.safe_dump(made, sort_keys=False), "utf-8")
     return data
 

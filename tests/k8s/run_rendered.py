@@ -370,14 +370,18 @@ class Rendered:
                 pod.process.wait()
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run an overlay here; the exit code is the master's."""
     parser = argparse.ArgumentParser(description="Run a rendered overlay as local processes.")
     parser.add_argument("overlay")
-    parser.add_argument("--out", type=Path, required=True, help="an empty folder for everything")
+    parser.add_argument(
+        "--out", type=Path, required=True, help="a new or empty folder for everything"
+    )
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE",
                         help="a number of run.yaml")  # fmt: skip
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
+    if options.out.exists() and not (options.out.is_dir() and not any(options.out.iterdir())):
+        parser.error(f"--out {options.out}: is not empty; name a new folder")
     numbers = dict(item.split("=", 1) for item in options.set)
     objects = edited(options.overlay, options.out / "source", numbers)
     with Rendered(objects, options.out / "run") as rendered:

@@ -11,7 +11,15 @@ from pathlib import Path
 
 import pytest
 from manifests import Object, of_kind, one, render
-from run_rendered import LOOPBACK, JobStatus, Rendered, edited, fails_at_once, job_status
+from run_rendered import (
+    LOOPBACK,
+    JobStatus,
+    Rendered,
+    edited,
+    fails_at_once,
+    job_status,
+    main,
+)
 
 SERVE = """\
 import http.server, sys
@@ -147,3 +155,13 @@ def test_every_port_is_its_own() -> None:
             for port in container.get("ports", ())
         ]
         assert len(used) == len(set(used))
+
+
+def test_a_folder_that_holds_something_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "source").mkdir()
+    with pytest.raises(SystemExit) as ended:
+        main(["smoke-cpu", "--out", str(tmp_path)])
+    assert ended.value.code == 2
+    assert f"--out {tmp_path}: is not empty; name a new folder" in capsys.readouterr().err

@@ -81,6 +81,23 @@ def test_the_numbers_of_a_run_are_changed_where_they_stand(tmp_path):
     assert "MODEL" not in made["patches"][0]["patch"]
 
 
+@pytest.mark.parametrize(
+    ("overlay", "sets", "tokenizer"),
+    [
+        ("headless", ("MODEL=my/model",), "my/model"),
+        ("headless", ("MODEL=my/model", "TOKENIZER=/tok"), "/tok"),
+        ("headless", (), "Qwen/Qwen2.5-7B-Instruct"),
+        ("smoke-cpu", ("MODEL=my/model",), "cl100k_base"),
+        ("smoke-cpu", ("MODEL=my/model", "TOKENIZER_SOURCE=hf"), "my/model"),
+    ],
+)
+def test_the_tokenizer_is_that_of_the_model_unless_told_otherwise(
+    tmp_path, overlay, sets, tokenizer
+):
+    lay_out(tmp_path, overlay, Changes(sets=sets))
+    assert numbers(tmp_path, overlay)["TOKENIZER"] == tokenizer
+
+
 def test_an_overlay_on_an_overlay_has_the_numbers_of_that_one(tmp_path):
     lay_out(tmp_path, "headless-gpu-pool", Changes(workers=9))
     assert numbers(tmp_path, "headless")["WORKERS"] == "9"
