@@ -22,7 +22,7 @@ _EXAMPLES = """\
 examples:
   tokenswarm simulate --port 8000 &
   tokenswarm run workloads/demo.yaml --host http://127.0.0.1:8000 --workers 2
-  tokenswarm check workloads/demo.yaml --set load.users=8
+  tokenswarm check workloads/smoke.yaml --set load.users=8
   tokenswarm prompts workloads/demo.yaml -n 3
   tokenswarm report runs/20260101-120000-demo
 
@@ -44,7 +44,7 @@ def _workload_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("workload", metavar="WORKLOAD.yaml", help="workload file")
     parser.add_argument(
         "--set", action="append", default=[], metavar="key.path=value", dest="sets",
-        help="change one value of the workload, e.g. load.users=8; may be repeated",
+        help="change one value of the workload, e.g. prompts.input_tokens=1000; may be repeated",
     )  # fmt: skip
 
 

@@ -47,7 +47,7 @@ def add_set(parser: argparse.ArgumentParser) -> None:
     """`--set`, as `run` has it."""
     parser.add_argument(
         "--set", action="append", default=[], metavar="key.path=value", dest="sets",
-        help="change one value of the workload, e.g. load.duration=60s; may be repeated",
+        help="change one value of the workload, e.g. prompts.input_tokens=1000; may be repeated",
     )  # fmt: skip
 
 

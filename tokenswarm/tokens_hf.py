@@ -210,8 +210,9 @@ def _hub_folder(repo: str) -> Path:
         return Path(huggingface_hub.snapshot_download(repo, allow_patterns=wanted))
     except Exception as error:  # network, rights and spelling all end here
         reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
+        reason = reason.rstrip(".")
         raise BadInput(
             f"tokenizer.path: {repo!r} is neither a folder, nor in the hub cache ({cache}), nor"
-            f" could it be downloaded: {reason} Check the name, set HF_TOKEN for a gated model,"
+            f" could it be downloaded: {reason}. Check the name, set HF_TOKEN for a gated model,"
             " or give a folder with the tokenizer's files."
         ) from error

@@ -61,6 +61,14 @@ def test_every_command_has_one_line_of_help(capsys):
     assert "exit codes:" in shown
 
 
+def test_examples_of_the_help_are_no_mistakes(monkeypatch, capsys):
+    monkeypatch.chdir(launch.data_folder("workloads").parent)
+    checks = [line.split() for line in cli.parser().epilog.splitlines() if " check " in line]
+    assert [words[1] for words in checks] == ["check"]
+    assert cli.main(checks[0][1:]) == 0
+    assert "users: 8" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("name", [name for name in cli.COMMANDS if name != "simulate"])
 def test_every_option_says_what_it_does(name):
     options = cli.parser()._subparsers._group_actions[0].choices[name]._actions

@@ -137,6 +137,7 @@ def test_broken_json_is_named_by_its_byte(tmp_path: Path, items: int) -> None:
         list(sharegpt.read(path, allow_truncated=True, tally=sharegpt.Tally()))
     assert caught.value.kind == "json"
     assert f"at byte {len(before) + 1:,}, after {items:,} whole items" in str(caught.value)
+    assert "invalid char in json text. Fetch the data set again." in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -188,6 +188,22 @@ def test_a_hub_id_offline_says_where_it_looked(monkeypatch: pytest.MonkeyPatch) 
         tokens.load(TokenizerSpec("hf", "no/such-model"))
 
 
+@pytest.mark.parametrize("reason", ["Name or service not known", "Access is denied."])
+def test_why_a_download_failed_is_a_sentence(monkeypatch: pytest.MonkeyPatch, reason: str) -> None:
+    import huggingface_hub
+
+    def fail(*_: object, local_files_only: bool = False, **__: object) -> str:
+        if local_files_only:
+            raise huggingface_hub.errors.LocalEntryNotFoundError("not here")
+        raise OSError(f"{reason}\nand more")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+    with pytest.raises(BadInput) as caught:
+        tokens.load(TokenizerSpec("hf", "no/such-model"))
+    assert f"downloaded: {reason.rstrip('.')}. Check the name, set HF_TOKEN" in str(caught.value)
+
+
 def test_an_empty_folder_and_a_broken_file_are_named(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"holds no tokenizer\. Looked for tokenizer\.json"):
         _load(tmp_path)

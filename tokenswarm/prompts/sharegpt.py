@@ -306,7 +306,7 @@ def _offset_of_error(path: Path, before: int) -> int:
 
 
 def _reason(error: Exception) -> str:
-    text = " ".join(str(error).split("\n")[:1]).strip()
+    text = " ".join(str(error).split("\n")[:1]).strip().rstrip(".")
     return text.removeprefix("parse error: ").removeprefix("lexical error: ") or repr(error)
 
 
