@@ -11,6 +11,7 @@ import yaml
 from benchmarks.choosing_hardware import recorded
 from exporters import study_points
 from exporters.study_points import Point
+from tokenswarm import study_model
 from tokenswarm.simulator.settings import load
 
 HERE = Path(recorded.__file__).parent
@@ -38,6 +39,15 @@ def test_it_is_the_grid_of_the_study_file_and_all_of_it_is_valid(points: list[Po
     assert len(wanted) == 24
     assert {(p.configuration, *p.lengths, p.load) for p in points} == wanted
     assert [p.folder for p in points if not p.valid] == []
+
+
+def test_its_files_are_found_from_any_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    _, plans = study_model.load(HERE / "study.yaml", simulated=True)
+    corpus = (HERE.parent.parent / "workloads" / "sample_sharegpt.json").resolve()
+    assert {Path(plan.workload.prompts.path).resolve() for plan in plans} == {corpus}
 
 
 def test_figures_are_those_of_the_engines(points: list[Point]) -> None:
