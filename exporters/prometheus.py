@@ -284,7 +284,15 @@ class Prometheus:
         if self._server is None or (seconds is None and not self.scrapes):
             return
         wanted = self.scrapes + LINGER_SCRAPES
-        end = time.monotonic() + (LINGER_S if seconds is None else seconds)
+        longest = LINGER_S if seconds is None else seconds
+        if longest > 0:
+            upto = "up to " if seconds is None else ""
+            with contextlib.suppress(OSError):
+                sys.stderr.write(
+                    f"tokenswarm: waiting {upto}{longest:g} s for Prometheus' last scrapes "
+                    "(--linger 0 ends at once)\n"
+                )
+        end = time.monotonic() + longest
         while time.monotonic() < end and (seconds is not None or self.scrapes < wanted):
             time.sleep(min(0.1, max(0.0, end - time.monotonic())))
 

@@ -14,6 +14,7 @@ import pytest
 from hand_made import MS, S, objectives, record, run, worker
 from prometheus_client.parser import text_string_to_metric_families
 
+from exporters import prometheus
 from exporters.kit import Kit
 from exporters.prometheus import LINGER_SCRAPES, Prometheus, parse_address
 from tokenswarm import measure
@@ -319,10 +320,31 @@ def test_it_lingers_until_two_more_scrapes_were_seen(served: Prometheus) -> None
     assert served.scrapes == 1 + LINGER_SCRAPES
 
 
-def test_linger_as_long_as_asked(served: Prometheus) -> None:
+def test_linger_as_long_as_asked(served: Prometheus, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
     start = time.monotonic()
     served.linger(0.3)
     assert 0.3 <= time.monotonic() - start < 5
+    said = "tokenswarm: waiting 0.3 s for Prometheus' last scrapes (--linger 0 ends at once)\n"
+    assert capsys.readouterr().err == said
+    served.linger(0)
+    assert capsys.readouterr().err == ""
+
+
+def test_why_it_waits_is_said_only_where_it_waits(
+    served: Prometheus, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prometheus, "LINGER_S", 0.2)
+    capsys.readouterr()
+    served.linger()  # nobody scraped
+    assert capsys.readouterr().err == ""
+    served.start(busy_run())
+    get(served)
+    wait_for(lambda: served.scrapes == 1)
+    served.linger()
+    assert capsys.readouterr().err == (
+        "tokenswarm: waiting up to 0.2 s for Prometheus' last scrapes (--linger 0 ends at once)\n"
+    )
 
 
 def test_closing_frees_the_port(served: Prometheus) -> None:
