@@ -60,10 +60,15 @@ def metrics(stats: StageStats) -> dict[str, dict[str, Any]]:
 
 
 def weak_percentiles(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Texts such as `p99 p999 of ttft_s, tpot_s (n = 480)` for weak percentiles."""
+    """Texts such as `p99 p999 of ttft_s, tpot_s (n = 480)` for weak percentiles.
+
+    Where all values are the same, every percentile is that value, however few there are.
+    """
     weak: dict[tuple[str, int], list[str]] = {}
     for metric, figures in found.items():
         count = figures["count"]
+        if count and figures["min"] == figures["max"]:
+            continue
         names = " ".join(p for p in PERMILLE if is_weak(count, p))
         if names:
             weak.setdefault((names, count), []).append(metric)

@@ -364,7 +364,11 @@ def test_without_a_path_the_packaged_data_set_is_taken_cut_off_as_it_is(
     source = _open(path=None, input_tokens=100)
     assert source.count(source.prompt(0)) == 100
     (said,) = [w for w in source.warnings if "packaged.json" in w]
-    assert re.fullmatch(r"packaged\.json: cut off after \d+ conversations", said)
+    assert re.fullmatch(
+        r"packaged\.json: cut off after \d+ conversations \(the packaged data set ends there; the"
+        r" whole conversations before it are used, and prompts\.path names another file\)",
+        said,
+    )
     again = _open(path=None, input_tokens=100)  # from the cache: the warning stays
     assert again.warnings == source.warnings
     with pytest.raises(BadInput, match=r"prompts\.allow_truncated: true"):

@@ -228,11 +228,13 @@ def warnings(found: Run) -> str:
 
 
 def test_weak_percentiles_are_named() -> None:
-    text = warnings(run(worker(0, *enough(500))))
+    slower = enough(100, ttft_ms=200, itl_ms=25)
+    text = warnings(run(worker(0, *enough(400), *slower)))
     assert "p99 of ttft_s, ttft_due_s, tpot_s" in text
     assert "(n = 500)" in text
     # 5,000 gaps: p999 has five values beyond it
     assert "p999 of itl_s (n = 5000)" in text
+    assert "prompt_tokens" not in text  # all are 100
 
 
 def test_what_should_be_known_is_a_warning_and_no_reason() -> None:

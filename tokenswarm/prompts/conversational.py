@@ -21,6 +21,10 @@ from tokenswarm.records import BadInput
 from tokenswarm.tokens import Tokenizer
 
 SAMPLE = "sample_sharegpt.json"
+_HARMLESS = (
+    " (the packaged data set ends there; the whole conversations before it are used, and"
+    " prompts.path names another file)"
+)
 
 
 def open_sharegpt(workload: Any, tokenizer: Tokenizer) -> Synthesis:
@@ -112,7 +116,11 @@ def sharegpt_corpus(workload: Any, warnings: list[str], *, with_replies: bool) -
     )
     if not packaged:
         return corpus
-    short = tuple(note for note in corpus.warnings if note.startswith(path.name))
+    short = tuple(
+        f"{note}{_HARMLESS if ': cut off' in note else ''}"
+        for note in corpus.warnings
+        if note.startswith(path.name)
+    )
     return dataclasses.replace(corpus, warnings=short)
 
 
