@@ -31,14 +31,17 @@ Values = Sequence[float | None]
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line through points; missing values interrupt it. step holds a value until the next."""
+    """A line through points; missing values interrupt it. step holds a value until the next.
+
+    stroke: dashed, dotted, or wide (pale, to be seen on both sides of a line over it).
+    """
 
     name: str
     x: Sequence[float]
     y: Values
     color: int = 0
     step: bool = False
-    dashed: bool = False
+    stroke: str = ""
     dots: bool = False
 
 
@@ -219,7 +222,7 @@ def _line(mark: Line, x: Scale, y: Scale) -> Markup:
                         .format(mark.color, px, py))  # fmt: skip
     if len(path) == 1:
         path.append("h0.1")  # a single point, drawn as a dot by its round end
-    kind = "line dashed" if mark.dashed else "line"
+    kind = f"line {mark.stroke}".rstrip()
     line = Markup('<path class="{} c{}" d="{}"></path>').format(kind, mark.color, "".join(path))
     return line + Markup("").join(dots)
 
@@ -353,8 +356,8 @@ def _legend(chart: Chart) -> Markup:
         return Markup("")
     kinds = {Line: "k-line", Band: "k-band", Bars: "k-bar", Points: "k-point"}
     items = [
-        Markup('<li class="{}{} c{}">{}</li>').format(
-            kinds[type(m)], " dashed" if getattr(m, "dashed", False) else "", m.color, m.name)
+        Markup('<li class="{} c{}">{}</li>').format(
+            f"{kinds[type(m)]} {getattr(m, 'stroke', '')}".rstrip(), m.color, m.name)
         for m in named
     ]  # fmt: skip
     return Markup("<ul class=legend>{}</ul>").format(Markup("").join(items))

@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from exporters.quantities import NONE, billions, redact, show, size
+from exporters.quantities import NONE, billions, redact, short_name, show, size
 from tokenswarm import slo
 from tokenswarm.measure import METRICS
 
@@ -114,6 +114,7 @@ def build(summary: dict[str, Any], requests: Path | None, timeline: Path | None)
         verdict=verdict(summary),
         checks=[check_row(c) for c in _checks(summary)],
         tiles=tiles(summary),
+        scope=scope(summary),
         metrics=metric_rows(summary.get("metrics") or {}),
         facts=facts(summary),
         sections=[(t, d) for t, d in sections if d or (t == "Load generator" and workers)],
@@ -244,6 +245,18 @@ def tiles(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
     return found
 
 
+def scope(summary: Mapping[str, Any]) -> str:
+    """Why there are more requests than latencies; '' where both are of the whole run."""
+    stages = [s for s in summary.get("stages") or [] if s.get("warmup")]
+    warm = sum(_dict(s, "requests").get("ok") or 0 for s in stages)
+    ok = _dict(summary, "requests").get("ok") or 0
+    if not warm:
+        return ""
+    return (f"Requests are counted over the whole run: {show(warm, 'count')} of the "
+            f"{show(ok, 'count')} ok were warm-up. Rates and latencies leave the warm-up out, so "
+            "fewer requests stand behind them.")  # fmt: skip
+
+
 def metric_rows(metrics: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The table of all metrics, in the order of measure.METRICS."""
     rows = []
@@ -344,15 +357,17 @@ def stage_rows(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def worker_rows(summary: Mapping[str, Any]) -> list[list[str]]:
-    """How each part of the load generator fared."""
+    """How each part of the load generator fared: its whole name last, for a pointer."""
     rows = []
     for worker in _dict(summary, "generator").get("workers") or []:
-        state = worker.get("state") or ("lost" if worker.get("lost") else "ok")
+        state, name = worker.get("state") or "finished", str(worker.get("id"))
+        if state == "running":  # as it was when the run ended
+            state = "finished"
         rows.append([
-            str(worker.get("id")), show(worker.get("cpu"), "share"),
+            short_name(name), show(worker.get("cpu"), "share"),
             show(worker.get("loop_lag_p99_s"), "s"), show(worker.get("coalesced_share"), "share"),
             show(worker.get("kernel_stamp_share"), "share"),
-            "lost" if worker.get("lost") else str(state),
+            "lost" if worker.get("lost") else str(state), name,
         ])  # fmt: skip
     return rows
 

@@ -1,7 +1,7 @@
 """Numbers as people read them: three significant digits, the unit that fits, a dash for none.
 
-Also URLs without their secrets. It knows nothing about what a number means. The one subtle rule:
-a value that is not there is shown as a dash, never as 0.
+Also URLs without their secrets and names of workers. It knows nothing about what a number means.
+The one subtle rule: a value that is not there is shown as a dash, never as 0.
 """
 
 from __future__ import annotations
@@ -123,12 +123,18 @@ def redact(text: str) -> str:
     return re.sub(r"(\w+://[^\s?]+\?)\S+", r"\1…", text)
 
 
+def short_name(name: str) -> str:
+    """A worker's name; Locust's are a host's name and 32 hexadecimal digits."""
+    return name if len(name) <= 16 else f"{name[:9]}…{name[-4:]}"
+
+
 UNITS: dict[str, Callable[[float | None], str]] = {
     "s": seconds,
     "share": percent,
     "usd": usd,
     "": number,
     "count": whole,
+    "bytes": size,
     "tokens": lambda v: number(v, "tokens"),
     "tokens/s": lambda v: number(v, "tok/s"),
     "1/s": lambda v: number(v, "/s"),

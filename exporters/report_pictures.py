@@ -15,7 +15,7 @@ from markupsafe import Markup
 from exporters import report_samples as samples
 from exporters import roofline
 from exporters.charts import Band, Bars, Chart, Line, Mark, Points, Rule, figure
-from exporters.quantities import number, seconds, whole
+from exporters.quantities import number, seconds, short_name, whole
 from exporters.report_samples import floats
 from exporters.report_view import Floats, View, quantile, slos
 from exporters.scales import Axis, spread
@@ -87,8 +87,8 @@ def over_time(name: str) -> Callable[[View], Markup | str]:
             Band("", x, p50, p99, color),
             Band("", x, p50, p90, color),
             Line("p50", x, p50, color),
-            Line("p90", x, p90, color),
-            Line("p99", x, p99, color, dashed=True),
+            Line("p90", x, p90, color, stroke="dotted"),
+            Line("p99", x, p99, color, stroke="dashed"),
         ]
         rules, note = _objectives(view, name, max(v for v in p99 if v is not None))
         return figure(Chart(f"time-{name}", f"{NAMES[name]} over time", _TIME,
@@ -145,7 +145,7 @@ def rates(view: View) -> Markup | str:
     due, sent = view.rates(view.since_start("due")), view.rates(view.since_start("sent"))
     return figure(Chart("rates", "Planned and sent requests per second", _TIME,
         Axis("requests/s", "1/s"), [Line("planned (due)", view.middles, due, 7),
-        Line("sent", view.middles, sent, 0, dashed=True)], view.shades))  # fmt: skip
+        Line("sent", view.middles, sent, 0, stroke="dashed")], view.shades))  # fmt: skip
 
 
 def send_delay(view: View) -> Markup | str:
@@ -158,8 +158,9 @@ def send_delay(view: View) -> Markup | str:
     )  # fmt: skip
     return figure(Chart("send-delay", "Send delay over time", _TIME,
         Axis("sent - due", "s", _kind(p50 + top)), [
-            Line("p50", view.middles, p50, 5), Line("p99", view.middles, p99, 4),
-            Line("max", view.middles, top, 3, dashed=True)], view.shades))  # fmt: skip
+            Line("max", view.middles, top, 3, stroke="wide"), Line("p50", view.middles, p50, 5),
+            Line("p99", view.middles, p99, 4)], view.shades,
+        note="Where an interval has fewer than 100 requests, its p99 is its max."))  # fmt: skip
 
 
 def lengths(name: str, title: str, color: int) -> Callable[[View], Markup | str]:
@@ -362,11 +363,6 @@ def _timeline_lines(
     return figure(Chart(ident, title, _TIME, axis, marks, view.shades)) if marks else ""
 
 
-def _short(name: str) -> str:
-    """A worker's name for a legend; Locust's are a host's name and 32 hexadecimal digits."""
-    return name if len(name) <= 16 else f"{name[:9]}…{name[-4:]}"
-
-
 def _workers_over_time(view: View, key: str, ident: str, title: str, unit: str) -> Markup | str:
     at: dict[str, list[float]] = {}
     values: dict[str, list[float]] = {}
@@ -378,7 +374,7 @@ def _workers_over_time(view: View, key: str, ident: str, title: str, unit: str) 
     marks = []
     for color, name in enumerate(sorted(at)[:_COLORS_THERE_ARE]):
         figures = view.by_interval(np.array(at[name]), np.array(values[name]), [samples.highest])
-        marks.append(Line(_short(name), view.middles, figures[0], color))
+        marks.append(Line(short_name(name), view.middles, figures[0], color))
     if not marks:
         return ""
     note = "The highest value in each interval."

@@ -212,7 +212,7 @@ def _quadrants(
     top = max(*[1.12 * s for _, (_, s) in places], 2 * borders[1])
     best = max(economics.value_for_money(p, s) for _, (p, s) in places)
     reach = min(right, top / best)
-    marks: list[Mark] = [Line("", [0, reach], [0, best * reach], 7, dashed=True)]
+    marks: list[Mark] = [Line("", [0, reach], [0, best * reach], 7, stroke="dashed")]
     for curve, (price, speed) in places:
         marks.append(Points(curve.label, [price], [speed], color[curve.label], [curve.label],
                             large=True))  # fmt: skip

@@ -10,7 +10,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 import run_folder
 
-from exporters import html_report, report_pictures, report_samples
+from exporters import html_report, report_pictures, report_samples, report_server
 from exporters.report_view import look
 from tokenswarm import economics
 
@@ -219,7 +219,7 @@ def test_the_servers_own_view_is_drawn_and_listed(folder, tmp_path):
     summary["server"] = {
         "engine": "vllm", "urls": ["http://user:hunter2@127.0.0.1:8000/metrics?key=abc"],
         "latencies": {"ttft_s": {"count": 12, "mean": 0.25, "p99": None}},
-        "prefix_cache_hit_ratio": 0.015,
+        "prefix_cache_hit_ratio": 0.015, "counts": {"prompt_tokens": 5120}, "seconds": 26.5,
         "gauges": {"running": {"mean": 3.5, "max": 8.0}},
     }  # fmt: skip
     rows = [json.loads(line) for line in (folder / "timeline.jsonl").read_text().splitlines()]
@@ -229,10 +229,74 @@ def test_the_servers_own_view_is_drawn_and_listed(folder, tmp_path):
     timeline.write_text("".join(json.dumps(row) + "\n" for row in rows))
     page = Page(html_report.build(summary, folder / "requests.jsonl", timeline))
     assert {"server-running-0", "server-output-tokens-per-s-1"} <= set(page.ids("figure"))
-    for words in ("engine vllm", "urls http://127.0.0.1:8000/metrics?…", "ttft_s.count 12",
-                  "latencies.ttft_s.mean 250 ms", "prefix_cache_hit_ratio 1.5 %",
-                  "gauges.running.max 8"):  # fmt: skip
+    assert page.text.count("Output tokens per second") == 2  # ours and the server's
+    for words in ("Engine vllm", "Read from http://127.0.0.1:8000/metrics?…",
+                  "Latencies by the server's clock count mean p99 TTFT 12 250 ms –",
+                  "Share of prompt tokens found in the prefix cache 1.5 %",
+                  "State of the server when it was looked at mean max Requests running 3.5 8",
+                  "Counted by the server: prompt tokens 5,120", "Watched for 26.5 s",
+                  "buckets of the server's histogram, which are coarse"):  # fmt: skip
         assert words in page.text
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "text"),
+    [
+        (("kv_use",), 0.0625, "6.25 %"), (("gpus", "0", "use", "mean"), 0.5, "50 %"),
+        (("gpus", "0", "power_w", "max"), 412.0, "412 W"),
+        (("gpu_memory_bytes",), 8e9, "8 GB"), (("gpu_temperature_c",), 71.0, "71 °C"),
+        (("prompt_tokens_per_s",), 1500.0, "1,500"), (("requests_per_s",), 2.5, "2.5 /s"),
+        (("latencies", "ttft_s", "p90"), 0.058, "58 ms"), (("looks",), 7, "7"),
+        (("house_number",), 12.0, "12"),
+    ],
+)  # fmt: skip
+def test_figures_of_the_server_have_units(path, value, text):
+    assert report_server._scalar(path, value) == text
+
+
+def test_percentiles_over_time_differ_in_picture_and_legend(html):
+    figure = html[html.index('<figure id="time-ttft_s"') :].partition("</figure>")[0]
+    legend = re.findall(r'<li class="([^"]+)">(\w+)', figure)
+    assert legend == [
+        ("k-line c0", "p50"),
+        ("k-line dotted c0", "p90"),
+        ("k-line dashed c0", "p99"),
+    ]
+    assert re.findall(r'<path class="(line[^"]*)"', figure) == [
+        "line c0", "line dotted c0", "line dashed c0",
+    ]  # fmt: skip
+
+
+def test_the_largest_send_delay_is_seen_behind_p99(html):
+    figure = html[html.index('<figure id="send-delay"') :].partition("</figure>")[0]
+    assert re.findall(r'<path class="(line[^"]*)"', figure) == [
+        "line wide c3",
+        "line c5",
+        "line c4",
+    ]
+
+
+def test_why_more_requests_are_counted_than_measured():
+    def stage(ok, warmup):
+        return {"name": "s", "warmup": warmup, "requests": {"ok": ok}}
+
+    summary = {"requests": {"ok": 280}, "stages": [stage(32, True), stage(248, False)]}
+    assert html_report.scope(summary).startswith(
+        "Requests are counted over the whole run: 32 of the 280 ok were warm-up."
+    )
+    assert html_report.scope({**summary, "stages": [stage(280, False)]}) == ""
+
+
+def test_workers_have_short_names_and_are_finished_when_the_run_is():
+    workers = [
+        {"id": "vm_55dc64e6a8b847dd9f999bfc6772e067", "state": "running"},
+        {"id": "w1", "state": "missing"}, {"id": "w2", "state": "running", "lost": True},
+    ]  # fmt: skip
+    rows = html_report.worker_rows({"generator": {"workers": workers}})
+    assert [(row[0], row[5]) for row in rows] == [
+        ("vm_55dc64…e067", "finished"), ("w1", "missing"), ("w2", "lost"),
+    ]  # fmt: skip
+    assert rows[0][6] == "vm_55dc64e6a8b847dd9f999bfc6772e067"
 
 
 def test_utilization_is_shown_with_its_formula_and_inputs(folder):
