@@ -202,7 +202,7 @@ class Connection:
         except (BlockingIOError, InterruptedError):
             return
         except OSError as e:
-            self._fail(Outcome.CONNECTION_LOST, os_error_text(e))
+            self._lose(os_error_text(e))
             return
         answer = self._answer
         if ancillary:
@@ -286,7 +286,7 @@ class Connection:
                 answer.complete = True
             else:
                 self.is_unread = self.is_kept and self._is_unread_by_server()
-                self._fail(Outcome.CONNECTION_LOST, "the server closed before the answer's end")
+                self._lose("the server closed before the answer's end")
                 return
         self._done.set()
 
@@ -308,6 +308,14 @@ class Connection:
         except (OSError, struct.error):  # a kernel that does not say
             return False
         return bool(acknowledged < sent - repeated)
+
+    def _lose(self, text: str) -> None:
+        if self.is_kept and not self._answer.is_heard:
+            text += (
+                ", before its first byte and on a kept connection: servers that close idle ones do "
+                "that (backend.connection: new avoids it)"
+            )
+        self._fail(Outcome.CONNECTION_LOST, text)
 
     def _fail(self, outcome: Outcome, text: str) -> None:
         if self._error is None:

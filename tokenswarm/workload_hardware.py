@@ -95,9 +95,10 @@ class Hardware(Section):
             yield ("utilization",), "must be above 0"
         gpu, model = raw.get("gpu"), raw.get("model")
         peaks = "peak_tflops" in raw and "memory_bandwidth_gb_per_s" in raw
-        if isinstance(gpu, str) and gpu.strip() and not peaks and not economics_gpus.find(gpu):
-            yield ("gpu",), economics_gpus.unknown(gpu)
-        if isinstance(model, Mapping) and model:
+        if isinstance(model, Mapping) and model:  # without one, a price needs no peaks
+            named = isinstance(gpu, str) and bool(gpu.strip())
+            if named and not peaks and not economics_gpus.find(str(gpu)):
+                yield ("gpu",), economics_gpus.unknown(str(gpu))
             if gpu is None and not peaks:
                 yield ("model",), economics_gpus.NO_PEAKS
             yield from _copies(raw.get("count", 1), model)

@@ -341,6 +341,18 @@ def likened(stream):
     return stream._head is not None
 
 
+def test_framing_between_events_that_are_recognised_does_not_add_up():
+    """A read of framing, a read with an event, and so on: the limit is for framing in a row."""
+    wires = []
+    for read in [event("a")] * 4:
+        frame = chunk(read)
+        at = frame.index(b"\r\n") + 2
+        wires += [frame[:at], frame[at:-2], frame[-2:]]
+    played = play(COMPLETIONS, wires, before=SSE)
+    assert likened(played.stream)
+    assert played.stream.framing_bytes == 2  # of the last chunk's end
+
+
 def test_a_change_around_the_text_is_learned_anew():
     """Some servers write the time into every event: it changes once a second."""
     reads = [event(f" {k}", created=second) for second in range(5) for k in range(20)]

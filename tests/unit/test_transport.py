@@ -465,6 +465,44 @@ def test_tls_with_kernel_stamps_and_reuse(certificate, serving):
         assert server.connections == 1
 
 
+@pytest.mark.parametrize("ends", [False, True])
+def test_tls_that_holds_more_than_the_answer_is_not_used_again(serving, ends):
+    """What nobody asked for, or the end, in records of their own behind the answer's."""
+
+    def together(peer):
+        peer.request()
+        peer.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)
+        peer.send(WHOLE)
+        if ends:
+            peer.sock.settimeout(0.05)
+            with contextlib.suppress(OSError):
+                peer.sock.unwrap()  # says so, and waits in vain for the client to say it too
+        else:
+            peer.send(WHOLE)
+        peer.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 0)
+        peer.sock.settimeout(None)
+        peer.until_closed()
+
+    scripts = iter([together, answers(WHOLE)])
+    server = Server(lambda peer: next(scripts)(peer), wrap=serving)
+    tls = tls_context(None, insecure=True)
+    with server, client(server.url, tls=tls) as transport:
+        asked = [Asked(transport) for _ in range(2)]
+        assert [(a.outcome, a.text) for a in asked] == [(Outcome.OK, "ab")] * 2
+        assert server.connections == 2
+        assert asked[1].connection.connect_ns is not None
+
+
+def test_an_interim_response_is_no_answer():
+    def script(peer):
+        peer.request()
+        peer.send(b"HTTP/1.1 100 Continue\r\n\r\n")
+        peer.reset()
+
+    asked = ask(script)
+    assert (asked.outcome, asked.stream.status) == (Outcome.CONNECTION_LOST, None)
+
+
 def test_tls_many_records_in_one_read(certificate, serving):
     wire = SSE + b"".join(chunk(token("x" * 5000)) for _ in range(200)) + chunk(DONE) + END
     tls = tls_context(None, insecure=True)
@@ -611,6 +649,7 @@ def test_a_request_that_the_server_took_and_lost_is_its_failure(reset):
     with Server(script) as server, client(server.url) as transport:
         first, second = Asked(transport), Asked(transport)
     assert (first.outcome, second.outcome) == (Outcome.OK, Outcome.CONNECTION_LOST)
+    assert "on a kept connection" in second.error
     assert not second.connection.is_second
     assert server.connections == 1
 

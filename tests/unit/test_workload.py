@@ -708,7 +708,7 @@ def test_all_mistakes_in_hardware_are_found_at_once() -> None:
         ("{gpu: L4, model: [7]}", "model: must be a mapping of keys, got a list"),
         ("{gpu: L4, model: {kv_bits: 8}}", "model.parameters: is required"),
         ("{gpu: L4, model: {parameters: true}}", "model.parameters: must be a number above 0"),
-        ("{gpu: X, peak_tflops: 100}", "gpu: unknown GPU 'X'"),
+        ("{gpu: X, peak_tflops: 9, model: {parameters: 9}}", "gpu: unknown GPU 'X'"),
     ],
 )
 def test_a_mistake_in_hardware(hardware: str, text: str) -> None:
