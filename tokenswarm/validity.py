@@ -36,6 +36,7 @@ _ENOUGH_READS = 100
 _STAMPED_BY_KERNEL = 0.99
 # Below so much time that users waited for prompts its share says nothing: a run of a blink.
 _ENOUGH_STARVED_NS = 500_000_000
+_PAUSED_S = 0.5  # a pause that is worth telling: tokens that came in it were read together
 _STOOD_STILL_S = 3.0  # an event loop that was away for longer did not do what was planned
 _WORTH_SAYING = 0.01  # shares below are noise and get no warning
 
@@ -87,11 +88,15 @@ def _worker_lost(run: Run, _: StageStats) -> Iterator[str]:
 
 
 def _worker_late(run: Run, _: StageStats) -> Iterator[str]:
-    for w in taking_part(run):
-        worst = (w.snapshot.health.lag.max or 0) / NS
+    for name, worst in _pauses(run):
         if worst > _STOOD_STILL_S:
-            yield (f"worker {w.id} ({w.host or 'unknown host'}) stood still for {worst:.1f} s: "
-                   "what was due then was sent late")  # fmt: skip
+            yield f"worker {name} stood still for {worst:.1f} s: what was due then was sent late"
+
+
+def _pauses(run: Run) -> Iterator[tuple[str, float]]:
+    """Each worker with the longest time, in seconds, that its event loop did nothing."""
+    for w in taking_part(run):
+        yield f"{w.id} ({w.host or 'unknown host'})", (w.snapshot.health.lag.max or 0) / NS
 
 
 def _reports_missing(run: Run, _: StageStats) -> Iterator[str]:
@@ -253,6 +258,10 @@ def _warnings(run: Run, found: dict[str, Any]) -> Iterator[str]:
     if stats.reconnected:
         yield (f"{stats.reconnected} requests were sent a second time, on a new connection, "
                "because the server had closed the kept one")  # fmt: skip
+    for name, worst in _pauses(run):
+        if _PAUSED_S < worst <= _STOOD_STILL_S:
+            yield (f"worker {name} paused for {worst:.1f} s: a first token that came then may be "
+                   "stamped that much late, and high percentiles may show it")  # fmt: skip
     if stats.retries:
         yield f"{stats.retries} retries, which waited {stats.retry_wait_ns / NS:.1f} s in all"
 

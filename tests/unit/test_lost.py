@@ -101,14 +101,17 @@ def test_a_worker_without_a_share_loses_nothing():
     assert spare.snapshot.total().lost == 0
 
 
-@pytest.mark.parametrize(("seconds", "late"), [(0.5, False), (2.9, False), (3.5, True)])
-def test_a_worker_that_stood_still_makes_the_run_invalid(seconds, late):
+@pytest.mark.parametrize(
+    ("seconds", "late", "told"), [(0.4, False, False), (1.5, False, True), (3.5, True, False)]
+)
+def test_a_worker_that_stood_still_makes_the_run_invalid(seconds, late, told):
     one = worker(0, *(record(i) for i in range(20)))
     one.final = True
     one.snapshot.health.lag.record(round(seconds * 1e9))
     found = validity.judge(hand_made_run(one))
     details = [detail for code, detail in found.reasons if code == "worker_late"]
     assert bool(details) is late
+    assert any("paused for 1.5 s" in warning for warning in found.warnings) is told
     if late:
         assert f"worker {one.id}" in details[0]
         assert "stood still for 3.5 s" in details[0]
