@@ -4,6 +4,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from hand_made import run as hand_made_run
 
 from tokenswarm import arrivals, validity, workload
 from tokenswarm.run import StageWindow
+from tokenswarm.snapshot import Snapshot
 
 with pytest.MonkeyPatch.context() as patch:
     # the package loads Locust, which would put gevent under the other tests' threads
@@ -70,6 +72,22 @@ def test_what_was_due_and_not_reported_is_lost_to_the_request():
     assert warmup.due + main.due == len(PLAN[1::2])
     assert away.state == "lost"
     assert here.snapshot.total().lost == 0
+
+
+def test_what_a_lost_worker_did_is_in_the_throughput():
+    away = gone(0, ended=12)
+    away.snapshot = Snapshot.from_wire(away.snapshot.to_wire())  # times come with the last report
+    stats, series = away.snapshot.stage(1), away.snapshot.series
+    assert not series.tokens
+    run = made(away)
+    run.start_ns = time.time_ns() - 10 * 10**9
+    away.reported_s = time.monotonic() - 4.5  # 5.5 s after the start
+    account_for_the_lost(run, None)
+    assert series.between("requests", 2.0, 6.0) == stats.ok == 12
+    assert series.between("requests", 2.0, 4.0) == 6
+    assert series.between("tokens", 2.0, 8.0) == stats.output_tokens
+    assert series.between("chars", 0.0, 8.0) == stats.output_chars
+    assert "spread evenly" in run.warnings[0]
 
 
 @pytest.mark.parametrize(("received", "more"), [(7, 0), (9, 2), (3, 0)])

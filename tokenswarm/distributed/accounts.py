@@ -7,12 +7,15 @@ for everybody, so what a worker had to do is known without asking it.
 from __future__ import annotations
 
 import itertools
+import math
+import time
 from collections import Counter
 from typing import Any
 
 from tokenswarm import arrivals
 from tokenswarm.offload import offload
 from tokenswarm.run import Run, Worker
+from tokenswarm.snapshot_series import NS_BUCKETS, share_out
 
 _MOST_COUNTED = 500_000  # arrivals of a plan that are counted beforehand
 
@@ -29,6 +32,7 @@ def account_for_the_lost(run: Run, until_ns: int | None) -> None:
     for worker in gone:
         worker.state = "lost"
         _tell_of_late_records(run, worker)
+        _spread_over_time(run, worker)
         shares: Counter[int] | None = None
         if run.workload.load.mode == "open":
             shares = offload(count_stripe, run.workload, worker.k, n, until_ns)
@@ -41,6 +45,32 @@ def account_for_the_lost(run: Run, until_ns: int | None) -> None:
             stats.lost += lost
             if lost:
                 stats.outcomes["lost"] += lost
+
+
+def _spread_over_time(run: Run, worker: Worker) -> None:
+    """When its tokens came went with the worker; how many of each stage, it had reported.
+
+    They are spread evenly over the stage, until it fell silent, so that throughput holds them.
+    """
+    series, stages = worker.snapshot.series, worker.snapshot.stages
+    if series.tokens or run.start_ns is None or not any(stats.events for stats in stages):
+        return
+    silent_s = time.time() - run.start_ns / 1e9 - (time.monotonic() - worker.reported_s)
+    for window, stats in zip(run.stages, stages, strict=False):
+        if window.start_s is None:
+            continue
+        end_s = silent_s if window.end_s is None else min(window.end_s, silent_s)
+        seconds = list(range(math.ceil(window.start_s), math.ceil(end_s)))
+        seconds = seconds or [math.ceil(window.start_s)]
+        buckets = [second * NS_BUCKETS for second in seconds]
+        share_out(series.tokens, buckets, stats.output_tokens)
+        share_out(series.prompt_tokens, buckets, stats.prompt_tokens)
+        share_out(series.requests, buckets, stats.ok)
+        share_out(series.chars, seconds, stats.output_chars)
+    run.warnings.append(
+        f"worker {worker.id}: when its tokens came is not known; throughput has them spread "
+        "evenly over the time until it was lost"
+    )
 
 
 def _tell_of_late_records(run: Run, worker: Worker) -> None:
