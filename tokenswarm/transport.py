@@ -47,7 +47,8 @@ class Transport:
         firsts: FirstTokens | None = None,
     ) -> None:
         self.target = target
-        self._firsts = firsts or FirstTokens()
+        self._firsts = (firsts or FirstTokens()).shared()
+        self._is_open = True
         self.timeouts = timeouts
         self.tls = tls
         self.keep_alive = keep_alive
@@ -198,4 +199,6 @@ class Transport:
         for connection in (*self._idle, *self.in_flight):
             connection.close()
         self._idle.clear()
-        self._firsts.close()
+        if self._is_open:
+            self._is_open = False
+            self._firsts.close()

@@ -27,13 +27,14 @@ class FirstTokens:
     """Calls back when a socket with its first token still to come can be read.
 
     reads counts all reads since the last look: whoever reads adds one, and looks beyond EVERY.
-    For the sockets of one hub.
+    For the sockets of one hub; several transports may share one, and each closes it.
     """
 
-    __slots__ = ("_callbacks", "_queue", "_watcher", "reads")
+    __slots__ = ("_callbacks", "_queue", "_sharers", "_watcher", "reads")
 
     def __init__(self) -> None:
         self.reads = 0
+        self._sharers = 0
         self._callbacks: dict[int, Callable[[], None]] = {}
         self._queue = gevent.monkey.get_original("select", "epoll")()
         self._watcher = get_hub().loop.io(self._queue.fileno(), _READ_EVENT, priority=_BEFORE_ALL)
@@ -41,8 +42,8 @@ class FirstTokens:
 
     def watch(self, fd: int, callback: Callable[[], None]) -> None:
         """Call back when fd can be read, as long as it can."""
-        self._callbacks[fd] = callback
         self._queue.register(fd, _READ_EVENT)
+        self._callbacks[fd] = callback
 
     def forget(self, fd: int) -> None:
         """Do not call back any more; must come before fd is closed. Nothing if not watched."""
@@ -58,9 +59,15 @@ class FirstTokens:
                 callbacks[fd]()
         self.reads = 0
 
+    def shared(self) -> FirstTokens:
+        """This one, for one more who will close it."""
+        self._sharers += 1
+        return self
+
     def close(self) -> None:
-        """Give the queue back; safe to call twice."""
-        if not self._queue.closed:
+        """Give the queue back when all who share it did this; safe to call more often."""
+        self._sharers -= 1
+        if self._sharers <= 0 and not self._queue.closed:
             self._watcher.stop()
             self._watcher.close()
             self._callbacks.clear()

@@ -123,6 +123,22 @@ def test_one_that_is_forgotten_is_not_called_and_can_be_watched_again(firsts, li
     heard_all(heard, 1)
 
 
+def test_it_is_there_until_all_who_share_it_have_closed_it():
+    firsts, heard = FirstTokens(), []
+    for _ in range(2):
+        assert firsts.shared() is firsts
+    firsts.close()
+    one = Line("one", firsts, heard)
+    one.wait_first()
+    one.say()
+    heard_all(heard, 1)
+    firsts.forget(one.fd)
+    firsts.close()
+    with pytest.raises(ValueError, match="closed"):
+        firsts.watch(one.fd, one.read)
+    one.close()
+
+
 def test_it_can_be_closed_twice_and_forgets_quietly_afterwards():
     firsts, heard = FirstTokens(), []
     one = Line("one", firsts, heard)
