@@ -32,7 +32,7 @@ def show(workload: Any, n: int, as_json: bool, out: IO[str]) -> None:
     if not as_json:
         if fresh:
             out.write(f"note: drawn with nonce {workload.nonce}; set it to see the same again\n")
-        for warning in source.warnings:
+        for warning in (*workload.notes, *source.warnings):
             out.write(f"note: {warning}\n")
 
 
