@@ -5,8 +5,8 @@ and its answer read and stamped is in transport_connection.py. It knows HTTP's r
 nothing of what is asked.
 
 The one subtle rule: a server may close a kept connection in the moment when it is used again.
-What it never took was never asked: the request then goes out on a connection of its own. What it
-did take, and lost, is its failure, and the request's outcome.
+That is no answer: the request then goes out on a connection of its own, and that is counted. A
+reset, or an end that comes later, is the server's failure, and the request's outcome.
 """
 
 from __future__ import annotations

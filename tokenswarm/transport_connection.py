@@ -39,6 +39,7 @@ _TCP_INFO_BYTES, _BYTES_ACKED, _BYTES_SENT, _BYTES_RETRANS = 256, 120, 200, 208
 _U64 = struct.Struct("=Q")
 _PEEK = int(socket.MSG_PEEK | socket.MSG_DONTWAIT)  # an int: `|` of flags takes microseconds
 _MAX_FRAMING_BYTES = 1 << 20  # of headers, trailers or chunk extensions in a row
+_RACE_NS = 500_000_000  # of a request and the end of an idle connection, which cross
 _TAIL_NS = 250_000_000  # how long the end of the body may follow the protocol's end mark
 NS = 1_000_000_000
 
@@ -291,15 +292,18 @@ class Connection:
         self._done.set()
 
     def _is_unread_by_server(self) -> bool:
-        """Whether the server had ended the connection before the request came.
+        """Whether the server may have ended the connection before it saw the request.
 
-        It had when TLS said so before the request left, or when the bytes sent last were never
-        acknowledged: a server that closes an idle connection takes nothing afterwards. One that
-        reads a request and closes has taken it; one that resets is not asked here.
+        It had when the bytes sent last were never acknowledged, or when TLS said so before they
+        left. Some servers (llama.cpp's) end a kept connection just after an answer, without a
+        word, while their kernel still takes what comes: an end in order soon after the request
+        is taken for that. One that resets has failed, and is not asked here.
         """
         assert self.sent_ns is not None
-        if self._tls is not None and self._answer.read_ns < self.sent_ns:
-            return True
+        return self._is_unacknowledged() or self._answer.read_ns - self.sent_ns < _RACE_NS
+
+    def _is_unacknowledged(self) -> bool:
+        """By the kernel's count of bytes."""
         try:
             info = self._raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
             (acknowledged,) = _U64.unpack_from(info, _BYTES_ACKED)

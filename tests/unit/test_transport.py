@@ -643,8 +643,19 @@ def closes_when_used_again(then):
     return script
 
 
+def test_a_kept_connection_that_ends_in_order_when_used_again_is_replaced():
+    with Server(closes_when_used_again(lambda _: None)) as server, client(server.url) as transport:
+        first, second = Asked(transport), Asked(transport)
+    assert (first.outcome, second.outcome, second.text) == (Outcome.OK, Outcome.OK, "ab")
+    assert (first.connection.is_second, second.connection.is_second) == (False, True)
+    assert server.connections == 2
+
+
 @pytest.mark.parametrize("reset", [False, True])
-def test_a_request_that_the_server_took_and_lost_is_its_failure(reset):
+def test_a_request_that_the_server_took_and_lost_is_its_failure(reset, monkeypatch):
+    """It reset the connection, or ended it when it cannot have been for being idle."""
+    if not reset:
+        monkeypatch.setattr(transport_connection, "_RACE_NS", 0)
     script = closes_when_used_again(lambda peer: peer.reset() if reset else None)
     with Server(script) as server, client(server.url) as transport:
         first, second = Asked(transport), Asked(transport)
